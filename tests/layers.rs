@@ -8,7 +8,7 @@ use std::process::Command;
 /// Crates, with what must be nowhere below them when they are built for a user.
 const LAYERS: &[(&str, &[&str])] = &[
     // Shared by launcher, agents and ranks, of which some have no runtime.
-    ("rlaunch-bootstrap", &["clap", "nix", "russh", "tokio"]),
+    ("rlaunch-bootstrap", &["clap", "nix", "russh", "serde_json", "tokio"]),
     ("rlaunch-copy", &["clap", "nix", "ring", "rlaunch-bootstrap", "serde_json", "tokio"]),
     ("rlaunch-horovod", &["libc", "rlaunch-bootstrap", "tokio"]),
     ("rlaunch-pmi", &["libc", "rlaunch-bootstrap", "tokio"]),
@@ -20,7 +20,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("rlaunch-plan", &["clap", "nix", "rlaunch-console", "russh", "tokio"]),
     ("rlaunch-engine", &["clap", "rlaunch-comm", "rlaunch-worker"]),
     // Travels to hosts, so it is small, and starts where no libibverbs is.
-    ("rlaunch-worker", &["clap", "rdma-mummy-sys", "rlaunch-console", "russh"]),
+    ("rlaunch-worker", &["clap", "rdma-mummy-sys", "rlaunch-console", "russh", "serde_json"]),
     ("rlaunch", &["rdma-mummy-sys", "rlaunch-comm", "rlaunch-worker"]),
     // Builds before cmake and libclang are installed.
     ("rlaunch-lab", &["rdma-mummy-sys", "rlaunch-bootstrap", "tokio"]),

@@ -3,6 +3,7 @@
 use crate::running::{Outcome, Running};
 use crate::support::{BOUND, Field, PATH};
 use rlaunch_lab::{Account, Process, Slurm};
+use std::io::Write;
 use std::process::{Command, Stdio};
 
 /// Nodes of the cluster. Their sshds are off.
@@ -14,6 +15,81 @@ const WHERE: &str = concat!(
     r#"echo "$RANK:$SLURM_PROCID/$SLURM_NTASKS $SLURM_LOCALID $SLURMD_NODENAME $SLURM_STEP_ID $SLURM_JOB_ID "#,
     r#"$SLURM_SUBMIT_DIR $(grep -c "job_$SLURM_JOB_ID/step_$SLURM_STEP_ID" /proc/self/cgroup)""#
 );
+
+/// Program of [`SITES`], on each node as `/tmp/a.out`.
+const PROGRAM: &str = r#"#!/bin/sh
+echo "rank $RANK of $WORLD_SIZE, local $LOCAL_RANK, threads $OMP_NUM_THREADS, cpus $(nproc), fork $OMPI_MCA_mpi_warn_on_fork"
+"#;
+/// Job scripts in the forms that the pages of sites give, with rlaunch in place of mpirun, and a line of each rank: of UC
+/// Berkeley's Savio (brc-draft-documentation, 3-mpi.sh), UiT's Stallo (hpc-doc, slurm-MPI-OMP.sh), Oxford's ARC
+/// (arc-software-guide, arc_r_mpi.rst), NCSA's Delta and ORNL's CADES (RBigData's mpi_balance).
+const SITES: [(&str, &str, &[&str]); 5] = [
+    (
+        "savio",
+        "#!/bin/bash
+#SBATCH --job-name=test
+#SBATCH --ntasks=4
+#SBATCH --cpus-per-task=1
+#SBATCH --time=00:01:00
+rlaunch ./a.out",
+        &["rank 0 of 4, local 0", "rank 1 of 4", "rank 2 of 4", "rank 3 of 4", "threads 1, cpus 1"],
+    ),
+    (
+        "stallo",
+        "#!/bin/bash -l
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=2
+#SBATCH --time=0-00:05:00
+#SBATCH --mem-per-cpu=100MB
+#SBATCH --mail-type=ALL
+export PATH=/tmp/dist:$PATH
+SCRATCH_DIRECTORY=/tmp/work-${SLURM_JOBID}
+mkdir -p ${SCRATCH_DIRECTORY}
+cd ${SCRATCH_DIRECTORY}
+cp ${SLURM_SUBMIT_DIR}/a.out my_binary.x
+export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK}
+time rlaunch ./my_binary.x > my_output
+cat my_output
+cd ${SLURM_SUBMIT_DIR}
+rm -rf ${SCRATCH_DIRECTORY}",
+        &["rank 0 of 1, local 0, threads 2, cpus 2"],
+    ),
+    (
+        "arc",
+        "#! /bin/bash
+#SBATCH --job-name=mpi-test
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --time=00:10:00
+rlaunch -np 1 ./a.out",
+        &["rank 0 of 1, local 0"],
+    ),
+    (
+        "delta",
+        "#!/bin/bash
+#SBATCH --job-name bal
+#SBATCH --nodes=2
+#SBATCH --mem=0
+#SBATCH --exclusive
+#SBATCH --time 00:01:00
+export OMPI_MCA_mpi_warn_on_fork=0
+rlaunch --map-by ppr:2:node ./a.out",
+        &["rank 0 of 4, local 0", "rank 1 of 4", "rank 2 of 4", "rank 3 of 4", "fork 0"],
+    ),
+    (
+        "cades",
+        "#!/bin/bash
+#SBATCH -J hello_balance
+#SBATCH -N 2
+#SBATCH --ntasks-per-node 2
+#SBATCH --mem=200M
+#SBATCH -t 00:01:00
+export OMPI_MCA_mpi_warn_on_fork=0
+rlaunch --mca btl tcp,self ./a.out",
+        &["rank 0 of 4, local 0", "rank 1 of 4", "rank 2 of 4", "rank 3 of 4", "fork 0"],
+    ),
+];
 
 /// Slurm on the first hosts of a lab.
 struct Cluster<'f> {
@@ -258,5 +334,69 @@ fn what_is_no_job_of_slurm_for_rlaunch_is_said() {
     // By SSH after all: the sshd of this node is off.
     let ran = cluster.run("-N1", "exec $R --launcher ssh hostname");
     ran.ended_with(201);
-    ran.says(&["by SSH ranks may use more than Slurm's job"]);
+    ran.says(&["by SSH ranks keep to the CPUs of Slurm's job"]);
+}
+
+#[test]
+fn ranks_by_ssh_keep_to_the_job_and_end_with_it() {
+    let field = Field::new();
+    let cluster = Cluster::new(&field);
+    let nodes = ["a", "b"];
+    nodes.iter().for_each(|node| field.lab.sshd(node).unwrap().restart(&[]).unwrap());
+    // Each node has two CPUs, of which the job has one.
+    let of_job = |what: &str| format!("exec $R --launcher ssh --bind none {what}");
+    let ran = cluster.run("-N2 -n2 -w a,b", &of_job("nproc"));
+    ran.succeeded();
+    assert_eq!(ran.out().split_whitespace().collect::<Vec<_>>(), ["1", "1"], "{ran}");
+    // A host beside the job is held by nothing.
+    let mixed = cluster.run("-N1 -n1 -w a", &of_job("-H a,h hostname"));
+    mixed.succeeded();
+    for rank in [RANK, "trap '' TERM; echo up; sleep 1000; sleep 1000"] {
+        let script = format!("exec $R --launcher ssh sh -c \"{rank}\"");
+        let mut running = cluster.salloc("-N2 -w a,b", &script);
+        running.wait_for_text("up", 2);
+        let job = cluster.job();
+        // Signals for ranks do not end the task that waits.
+        cluster.control(&format!("scancel -s USR1 {job}"));
+        cluster.control(&format!("scancel -s USR2 {job}"));
+        cluster.control(&format!("scancel {job}"));
+        let ended = running.finish_first();
+        cluster.assert_idle(&ended);
+        ended.says(&[&format!("its task in Slurm's job {job} has ended"), "CANCELLED AT"]);
+    }
+    // A launcher that dies leaves no step behind.
+    let mut running = cluster.salloc("-N2 -w a,b", &format!("$R --launcher ssh sh -c \"{RANK}\""));
+    running.wait_for_text("up", 2);
+    let launchers = cluster.started();
+    let launcher = launchers.iter().find(|process| process.args[0].ends_with("/rlaunch")).unwrap();
+    assert!(
+        Command::new("kill").args(["-KILL", &launcher.pid.to_string()]).status().unwrap().success()
+    );
+    cluster.assert_idle(&running.finish_first());
+}
+
+#[test]
+fn job_scripts_of_sites_run() {
+    let field = Field::new();
+    let cluster = Cluster::new(&field);
+    let _copy = cluster.install(&["a"]);
+    let _programs = field.files(&NODES, "/tmp/a.out", PROGRAM, 0o755);
+    let _outputs = field.scratch(&["a"], "/tmp/outputs");
+    field.on("a", "mkdir -m 777 /tmp/outputs");
+    // The first node of each job is the one that has rlaunch.
+    for (site, script, _) in SITES {
+        let words = format!("sbatch -w a -o /tmp/outputs/{site}");
+        let mut sbatch = cluster.command(Account::User, &words);
+        sbatch.env("PATH", format!("/tmp/dist:{PATH}")).stdin(Stdio::piped());
+        let mut sbatch = sbatch.stdout(Stdio::null()).spawn().unwrap();
+        sbatch.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+        assert!(sbatch.wait().unwrap().success(), "{site}");
+    }
+    field.wait_for("the jobs to end", || cluster.control("squeue -h").is_empty());
+    for (site, _, lines) in SITES {
+        let output = field.on("a", &format!("cat /tmp/outputs/{site}"));
+        for line in lines {
+            assert!(output.contains(line), "{site} lacks {line}: {output}");
+        }
+    }
 }

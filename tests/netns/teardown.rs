@@ -7,7 +7,7 @@ mod lost;
 mod reader;
 mod reaping;
 
-pub(crate) use reader::peak_memory;
+pub(crate) use reader::memory;
 
 use crate::running::{Outcome, Running};
 use crate::support::{Field, Run, Undo, state};

@@ -31,13 +31,15 @@ mod ranks;
 
 use cleanup::{guardian, jobs, reap};
 use console::{errln, outln};
-use network::{cabling, channel};
+use network::cabling;
+use network::channel::CallbackTarget;
 use nix::sys::signal::SigSet;
+use node::slurm_task::SlurmTask;
 use node::{cache, delivery, diagnostics, environment, inventory};
 use ranks::child::{self, StubKind};
 use rlaunch_bootstrap::protocol::control::NO_PROC;
 use rlaunch_client::command;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -45,6 +47,7 @@ const USAGE: &str = "\
 rlaunch-worker is the agent of rlaunch. `rlaunch` starts it on each host; it is not run by hand.
 
   rlaunch-worker agent             run a job, with the launcher on stdin and stdout
+    --within JOB PID               on the CPUs of a process of Slurm's job
     --callback ADDRESS,… KEY NODE  or, if stdin carries nothing, over TCP
   rlaunch-worker reap JOB|all      end what a job has left on this host
     [AGENT-PID GUARDIAN-PID GRACE-MS]
@@ -89,9 +92,12 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     match verb {
-        Some("agent") => match channel::CallbackTarget::parse(args) {
-            Ok(target) => {
+        Some("agent") => match agent_options(args) {
+            Ok((task, target)) => {
                 leave_cache();
+                if let Some(task) = task {
+                    task.share_cpus();
+                }
                 guardian::guard(|workspace, grace| agent::run(workspace, grace, target))
             }
             Err(()) => usage(),
@@ -117,6 +123,16 @@ fn main() -> ExitCode {
         }
         _ => usage(),
     }
+}
+
+/// Parses the words behind `agent`.
+fn agent_options(
+    args: impl Iterator<Item = OsString>,
+) -> Result<(Option<SlurmTask>, Option<CallbackTarget>), ()> {
+    let mut args = args.peekable();
+    let is_within = args.next_if(|word| word == "--within").is_some();
+    let task = if is_within { Some(SlurmTask::parse(&mut args)?) } else { None };
+    Ok((task, CallbackTarget::parse(args)?))
 }
 
 /// Changes back to the directory in which the login shell was, if the shell changed into the cache

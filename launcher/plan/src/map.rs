@@ -2,16 +2,14 @@
 //! `placement: a 0-1 · b 2` at the start of a job, which shows it.
 
 use crate::hosts::{Host, SlotsBy};
-use crate::rank_list::RankList;
+use crate::rank_list::{MAX_RANKS, RankList};
 use rlaunch_bootstrap::id::{LocalRank, NodeId, Rank};
 use rlaunch_text::message::Message;
 use rlaunch_text::text;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use strum::{EnumString, IntoStaticStr, VariantArray};
-
-/// Maximum number of ranks in a job.
-pub(crate) const MAX_RANKS: u32 = 1 << 20;
 
 /// `--map-by`: the order in which ranks fill the hosts' slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -165,6 +163,24 @@ fn each_of(each: u32, hosts: usize) -> u64 {
     u64::from(each).saturating_mul(hosts as u64)
 }
 
+/// Ranks of a host.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct HostRanks {
+    pub host: String,
+    pub ranks: Vec<u32>,
+}
+
+impl HostRanks {
+    /// Lists the hosts of a map with their ranks, in the order of nodes.
+    pub fn of_map(map: &RankMap) -> Vec<HostRanks> {
+        let hosts = map.nodes.iter().map(|node| HostRanks {
+            host: node.host.to_string(),
+            ranks: node.ranks.iter().map(|rank| rank.0).collect(),
+        });
+        hosts.collect()
+    }
+}
+
 impl RankMap {
     #[cfg(any(test, feature = "testing"))]
     pub fn by_slot(
@@ -261,6 +277,12 @@ impl RankMap {
     /// Returns the index of the program that a rank runs.
     pub fn application_of(&self, rank: Rank) -> usize {
         self.firsts.partition_point(|first| *first <= rank)
+    }
+
+    /// Returns the nodes on which a program has ranks. `index` is the program's number in the job, from 0.
+    pub(crate) fn nodes_of(&self, index: usize) -> impl Iterator<Item = &MappedNode> {
+        let is_its = move |rank: &Rank| self.application_of(*rank) == index;
+        self.nodes.iter().filter(move |node| node.ranks.iter().any(is_its))
     }
 
     /// Returns a map in which every host is a node without ranks, used to connect to hosts whose number of

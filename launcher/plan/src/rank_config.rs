@@ -4,20 +4,60 @@
 use crate::env::horovod::GlooStore;
 use crate::env::nccl::{self, Fabric, NcclNetwork};
 use crate::env::{self, ReservedPorts, Variable, hardware, identity, starters, styles};
+use crate::job::JobSpec;
 use crate::map::RankMap;
-use crate::options::{JobView, RankPosition, UserChoices};
+use crate::options::{HIDING_GPUS, JobView, RankPosition, UserChoices};
 use crate::placement::{self, Placement};
 use crate::program::Starter;
 use crate::selection::{self, UsablePort};
-use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::id::{LocalRank, NodeId, Rank};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
-use rlaunch_bootstrap::job::RankSetup;
+use rlaunch_bootstrap::job::{Application, RankSetup, RankSpec};
 use rlaunch_bootstrap::rank_table::RankNic;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::cmp::Reverse;
 use std::net::SocketAddr;
+
+/// Describes a node's programs and ranks for its agent.
+pub fn node_applications(
+    job: &JobSpec,
+    map: &RankMap,
+    node: NodeId,
+) -> (Vec<Application>, Vec<RankSpec>) {
+    let ranks: &[Rank] = map.nodes.get(node.index()).map_or(&[], |node| &node.ranks);
+    let mut here: Vec<usize> = ranks.iter().map(|rank| map.application_of(*rank)).collect();
+    here.sort_unstable();
+    here.dedup();
+    let application = |&index: &usize| {
+        let app = job.apps.get(index)?;
+        Some(Application {
+            index: u32::try_from(index).unwrap_or(u32::MAX),
+            argv: app.argv.clone(),
+            other_names: app.other_names.clone(),
+            wdir: app.wdir.clone(),
+            env: app.env.clone(),
+            script: app.script.clone(),
+            in_environment: app.in_environment.clone(),
+            offers_mpi: !job.options.starter(index).is_some_and(Starter::is_service),
+            preload: app.preload.clone(),
+            starts_on_request: !app.after.is_empty(),
+        })
+    };
+    let spec = |(local_rank, &rank): (LocalRank, &Rank)| {
+        let at = here.binary_search(&map.application_of(rank)).unwrap_or(0);
+        RankSpec {
+            rank,
+            local_rank,
+            application: u32::try_from(at).unwrap_or(u32::MAX),
+            env: identity::rank_variables(job, map, node, local_rank),
+            stdin: job.stdin.is_read_by(rank),
+        }
+    };
+    let specs = (0u32..).map(LocalRank).zip(ranks).map(spec).collect();
+    (here.iter().filter_map(application).collect(), specs)
+}
 
 #[derive(Clone, Debug)]
 pub struct RankConfig {
@@ -139,8 +179,7 @@ fn rank_config(
         defaults.push(hardware::threads(inventory, ranks, placement.cpus.as_ref()));
     }
     defaults.extend_from_slice(node_variables);
-    let is_hidden =
-        choices.env.iter().any(|var| hardware::HIDING_GPUS.iter().any(|own| var.name == *own));
+    let is_hidden = choices.env.iter().any(|var| HIDING_GPUS.iter().any(|own| var.name == *own));
     if !is_hidden {
         let is_masked = choices.options.gpu_mask && gpu.is_some();
         defaults.extend(hardware::jax_devices(inventory, ranks, place, is_masked));

@@ -3,10 +3,12 @@
 //! A line is `rank 2=b slot=0-1`, as Open MPI has it, or just a host, whose number among such lines is its rank.
 
 use crate::hosts::{self, Host, hostfile};
-use crate::map::MAX_RANKS;
 use crate::placement::CpuChoice;
 use rlaunch_bootstrap::id::Rank;
 use std::path::{Path, PathBuf};
+
+/// Maximum number of ranks in a job.
+pub(crate) const MAX_RANKS: u32 = 1 << 20;
 
 /// Hosts of all ranks, in the order of ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -132,8 +132,10 @@ fn is_in_step(env: &impl Fn(&str) -> Option<OsString>) -> bool {
 
 /// Returns the Slurm job in which this process runs, with all its nodes.
 pub(crate) fn slurm_job(env: impl Fn(&str) -> Option<OsString>) -> Option<SlurmJob> {
-    let (id, list) =
-        (trimmed(&env, JOB)?, trimmed(&env, NODES).or_else(|| trimmed(&env, OLD_NODES))?);
+    // The number becomes a word of commands on hosts.
+    let is_number = |id: &String| id.bytes().all(|byte| byte.is_ascii_digit());
+    let id = trimmed(&env, JOB).filter(is_number)?;
+    let list = trimmed(&env, NODES).or_else(|| trimmed(&env, OLD_NODES))?;
     let nodes = hosts::parse(&[list]).ok()?;
     Some(SlurmJob { id, nodes: nodes.into_iter().map(|node| node.name).collect() })
 }

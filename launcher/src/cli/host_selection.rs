@@ -150,11 +150,12 @@ pub(crate) fn choose_launcher(
             let id = &job.id;
             return Err(HostSelectionError::NoSlurm(format!("{other} is none of job {id}")));
         }
-        if hosts.iter().any(|host| job.nodes.contains(&host.name)) {
+        if hosts.iter().any(|host| job.has(host)) {
             messages::info(&format!(
                 "{other} is no node of Slurm's job {}: all hosts are reached by SSH",
                 job.id
             ));
+            reach.tether = Some(job).filter(|_| reach.rsh.is_none() && SlurmJob::has_srun());
         }
         return Ok(false);
     }
@@ -173,14 +174,21 @@ pub(crate) fn choose_launcher(
     if let Some(hint) = allocation::hint_at_copies(|name| std::env::var_os(name)) {
         messages::warn(&hint);
     }
-    let has_srun = SlurmJob::has_srun();
-    if reach.launcher == Launcher::Ssh || !has_srun {
-        let why = if has_srun { "" } else { "srun is not on PATH: " };
+    if !SlurmJob::has_srun() {
         messages::info(&format!(
-            "{why}by SSH ranks may use more than Slurm's job {} has, are not in its accounting and may \
-             outlive it",
+            "srun is not on PATH: by SSH ranks may use more than Slurm's job {} has, are not in its \
+             accounting and may outlive it",
             job.id
         ));
+        return Ok(true);
+    }
+    if reach.launcher == Launcher::Ssh {
+        messages::info(&format!(
+            "by SSH ranks keep to the CPUs of Slurm's job {} and end with it, but are not in its \
+             accounting and its limit of memory unless its nodes have pam_slurm_adopt",
+            job.id
+        ));
+        reach.tether = Some(job);
         return Ok(true);
     }
     reach.slurm = Some(job);

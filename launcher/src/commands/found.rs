@@ -1,6 +1,5 @@
 //! Jobs of this machine, running or ended, and the words that mean them.
 
-use super::jobs::live_failure;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_engine::run::live::client::{LiveError, RunningJob};
 use rlaunch_engine::run::record::{
@@ -126,6 +125,11 @@ fn name_taken(name: &JobName, id: &str) -> Failed {
 /// Opens the records of this user.
 pub(super) fn store() -> Result<RecordStore, Failed> {
     RecordStore::for_user().map_err(|error| record_failure(&error))
+}
+
+/// Makes the failure of a verb that talks to a running job.
+pub(super) fn live_failure(error: &LiveError) -> Failed {
+    Failed::from_error(Exit::USAGE, error).hint(error.hint())
 }
 
 pub(super) fn record_failure(error: &RecordStoreError) -> Failed {

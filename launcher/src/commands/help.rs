@@ -5,8 +5,7 @@
 
 mod page;
 
-use super::invocation::definition;
-use super::overview;
+use super::invocation::{definition, with_all_options};
 use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use clap::Parser;
@@ -99,7 +98,7 @@ pub(super) fn run(args: &HelpArgs) -> Result<Exit, Failed> {
             show_formatted(&if io::stdout().is_terminal() { format!("# {text}") } else { text });
         }
         [word] if word == OPTIONS => {
-            show(&overview::with_all_options().render_long_help().ansi().to_string());
+            show(&with_all_options().render_long_help().ansi().to_string());
         }
         words => show(&verb_help(words)?),
     }

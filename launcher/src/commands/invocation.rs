@@ -30,7 +30,7 @@ impl Invocation {
             return Ok(Invocation::RankCommand(typed.into_iter().skip(1).collect()));
         }
         let parsed = parse_job(typed.clone());
-        let (args, line) = parsed.map_err(|error| error.with_help_of(overview::of_help, typed))?;
+        let (args, line) = parsed.map_err(|error| error.with_help_of(of_help, typed))?;
         Ok(Invocation::Verb(Box::new(Verb::Job(Box::new(args))), Box::new(line)))
     }
 }
@@ -46,6 +46,16 @@ pub(super) fn definition() -> Command {
     let long_about = job.get_long_about().cloned().unwrap_or_default();
     let whole = Verb::augment_subcommands(job).about(about).long_about(long_about);
     whole.mut_subcommands(overview::with_short_connections)
+}
+
+/// Returns the definition whose help is that of `-h`, or of `--help`.
+fn of_help(is_long: bool) -> Command {
+    if is_long { definition() } else { definition().override_help(overview::short_help()) }
+}
+
+/// Returns the definition whose long help has all options.
+pub(super) fn with_all_options() -> Command {
+    definition().mut_args(|arg| arg.hide_long_help(false))
 }
 
 /// Tells whether the first word of a command line is a verb. `ssh` is a program too, and the verb only with its option.

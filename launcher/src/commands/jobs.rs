@@ -1,6 +1,7 @@
 //! `rlaunch jobs`: the jobs of this user that run; `rlaunch jobs -a`: those that have ended as well.
 
-use super::{agent_session, found, output};
+use super::found::{self, live_failure};
+use super::{agent_session, output};
 use crate::cli::args::{ConnectArgs, HostListArgs, values};
 use crate::cli::command_line::CommandLine;
 use clap::Parser;
@@ -452,11 +453,6 @@ fn host_table(rows: &[HostJobRow]) -> Vec<Vec<String>> {
     std::iter::once(header).chain(rows).collect()
 }
 
-/// Makes the failure of a verb that talks to a running job.
-pub(super) fn live_failure(error: &LiveError) -> Failed {
-    Failed::from_error(Exit::USAGE, error).hint(error.hint())
-}
-
 pub(super) fn short_id(job: &str) -> String {
     job.chars().take(SHORT_ID).collect()
 }
@@ -498,7 +494,8 @@ fn ago(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_engine::run::live::messages::{HostRanks, JobPhase, LastOutput};
+    use rlaunch_engine::run::live::messages::{JobPhase, LastOutput};
+    use rlaunch_plan::map::HostRanks;
 
     #[test]
     fn times_have_two_units() {

@@ -1,19 +1,18 @@
 //! `rlaunch logs`: what the ranks of a job have printed, from the file of a job that has left its terminal, the socket of a
 //! running job or the record of one that has ended.
 
-use super::found;
-use super::jobs::live_failure;
+use super::found::{self, live_failure};
 use super::stack;
 use crate::cli::args::values;
 use clap::Parser;
 use rlaunch_console::{messages, stdout};
 use rlaunch_engine::run::live::client::{LiveError, RunningJob};
-use rlaunch_engine::run::live::messages::HostRanks;
 use rlaunch_engine::run::output::replay::{self, RecordedWriter, Shown};
 use rlaunch_engine::run::output::store::StoreReader;
 use rlaunch_engine::run::output::{RecordedChunk, RecordedOutput};
 use rlaunch_engine::run::record::{JobRecord, RecordStoreError};
 use rlaunch_plan::job::name::LAST;
+use rlaunch_plan::map::HostRanks;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;

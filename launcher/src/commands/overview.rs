@@ -1,7 +1,6 @@
 //! What help shows: `rlaunch -h` on one screen, `rlaunch --help` without rare options, and verbs with the options of
 //! connections in one line.
 
-use super::invocation::definition;
 use clap::builder::styling::Style;
 use clap::{Arg, Command};
 use std::fmt::Write as _;
@@ -75,7 +74,7 @@ const OPTIONS: [[(&str, &str); 2]; 5] = [
 ];
 
 /// Returns the text of `rlaunch -h`.
-fn short_help() -> String {
+pub(super) fn short_help() -> String {
     let mut text = "Start one program on many hosts over SSH.\n\n".to_owned();
     for (line, about) in EXAMPLES {
         let _ = writeln!(text, "  {line:<41}{about}");
@@ -97,16 +96,6 @@ fn short_help() -> String {
     }
     text += "\nMore: rlaunch --help, rlaunch VERB --help, rlaunch help (topics: ssh, env, ...)\n";
     text
-}
-
-/// Returns the definition whose help is that of `-h`, or of `--help`.
-pub(super) fn of_help(is_long: bool) -> Command {
-    if is_long { definition() } else { definition().override_help(short_help()) }
-}
-
-/// Returns the definition whose long help has all options.
-pub(super) fn with_all_options() -> Command {
-    definition().mut_args(|arg| arg.hide_long_help(false))
 }
 
 /// Headings of the options that a verb's help names in one line.
@@ -141,6 +130,7 @@ mod tests {
     use super::*;
     use crate::cli::command_line::UsageError;
     use crate::commands::Invocation;
+    use crate::commands::invocation::{definition, with_all_options};
     use std::ffi::OsString;
 
     fn help(line: &str) -> String {

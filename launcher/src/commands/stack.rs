@@ -1,6 +1,6 @@
 //! `rlaunch stack`: where the ranks of a running job are.
 
-use super::jobs::live_failure;
+use super::found::live_failure;
 use super::output;
 use crate::cli::args::values;
 use clap::Parser;

@@ -1,7 +1,7 @@
 //! `rlaunch stop`: ends a running job; `rlaunch wait`: waits for the end of one.
 
-use super::found::{self, FoundJob};
-use super::jobs::{live_failure, short_id};
+use super::found::{self, FoundJob, live_failure};
+use super::jobs::short_id;
 use super::reap::{self, ReapArgs};
 use crate::cli::args::{ConnectArgs, HostListArgs, values};
 use crate::cli::command_line::CommandLine;

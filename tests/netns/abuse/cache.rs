@@ -1,7 +1,7 @@
 //! Hosts that lack space, descriptors or trust: the cache of agents, temporary directories, limits.
 
 use crate::support::{Field, Undo, launch_directory};
-use crate::teardown::peak_memory;
+use crate::teardown::memory;
 use rlaunch_lab::{Account, command};
 use std::fs;
 use std::io::{Read, Write};
@@ -321,7 +321,7 @@ fn a_line_without_measure_passes_through_a_small_launcher() {
         }
         assert!(part[..read].iter().all(|&byte| byte == b'x' || byte == b'\n'));
         count += read as u64;
-        peak = peak_memory(child.id()).unwrap_or(peak);
+        peak = peak.max(memory(child.id()).unwrap_or(0));
     }
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

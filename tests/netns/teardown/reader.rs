@@ -14,7 +14,7 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Limit of rlaunch's peak memory in KiB, without pages of its file but with its constants that hold
+/// Limit of rlaunch's memory in KiB, without pages of its file but with its constants that hold
 /// addresses: 1.7 MiB in the lab's build, and more with each verb.
 const MEMORY: u64 = 11 << 10;
 
@@ -150,25 +150,23 @@ fn ends_unread(mut child: Child) -> Outcome {
     ran
 }
 
-/// Returns all of stdout, and the peak memory of the process in KiB, as last read.
+/// Returns all of stdout, and the most memory that the process was seen to have, in KiB.
 fn read_all(child: &mut Child) -> (Vec<u8>, u64) {
     let mut stdout = child.stdout.take().unwrap();
-    let (mut bytes, mut peak) = (Vec::new(), 0);
+    let mut bytes = Vec::new();
+    let mut peak = memory(child.id()).unwrap_or(0);
     while (&mut stdout).take(4 << 20).read_to_end(&mut bytes).unwrap() > 0 {
-        peak = peak_memory(child.id()).unwrap_or(peak);
+        peak = peak.max(memory(child.id()).unwrap_or(0));
     }
     (bytes, peak)
 }
 
-/// Returns the peak memory of a process in KiB, without pages of its file; `None` if the process
-/// has ended.
-pub(crate) fn peak_memory(pid: u32) -> Option<u64> {
+/// Returns the memory of a process in KiB, without pages of its file, which the kernel takes back when it likes; `None` if
+/// the process has ended.
+pub(crate) fn memory(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let kib = |name: &str| -> Option<u64> {
-        let value = status.lines().find_map(|line| line.strip_prefix(name))?;
-        value.trim().trim_end_matches(" kB").parse().ok()
-    };
-    Some(kib("VmHWM:")? - kib("RssFile:")?)
+    let value = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    value.trim().trim_end_matches(" kB").parse().ok()
 }
 
 fn outcome(mut child: Child, stdout: Vec<u8>, since: Stopwatch) -> Outcome {

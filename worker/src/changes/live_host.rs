@@ -210,14 +210,14 @@ fn boot_id() -> String {
 
 fn write_network(record: NetworkRecord) -> Result<Was, String> {
     let was = NetworkWas { boot: boot_id(), record };
-    serde_json::to_string(&was).map(Was::Network).map_err(|error| error.to_string())
+    postcard::to_stdvec(&was).map(Was::Network).map_err(|error| error.to_string())
 }
 
 fn read_network(was: &Was) -> Result<NetworkWas, String> {
-    let Was::Network(text) = was else {
+    let Was::Network(bytes) = was else {
         return Err("the journal does not say how the network was".to_owned());
     };
-    serde_json::from_str(text).map_err(|error| format!("the journal cannot be read: {error}"))
+    postcard::from_bytes(bytes).map_err(|error| format!("the journal cannot be read: {error}"))
 }
 
 /// Returns what is behind a path; a link is followed.
@@ -577,7 +577,7 @@ mod tests {
         up(directory.path(), &[file(&path, Some("ours"))]);
         let journal = directory.path().join("state/journal");
         let mut open = OpenOptions::new().append(true).open(&journal).unwrap();
-        open.write_all(b"{\"id\":5,").unwrap();
+        open.write_all(b"1 5 und").unwrap();
         let (_, read) = LiveHost::open_at(&directory.path().join("state")).unwrap();
         assert!(read.state().was_torn && read.state().pending == 1);
         assert!(fs::read(&journal).unwrap().ends_with(b"\n"));

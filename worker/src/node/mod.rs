@@ -7,6 +7,7 @@ pub(crate) mod diagnostics;
 pub(crate) mod elf;
 pub(crate) mod environment;
 pub(crate) mod inventory;
+pub(crate) mod slurm_task;
 
 use inventory::{Root, ip_address, prefix_length};
 use nix::ifaddrs::getifaddrs;

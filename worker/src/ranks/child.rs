@@ -26,7 +26,7 @@ use crate::node::elf;
 use crate::node::environment::Environment;
 use crate::ranks::holder;
 use crate::ranks::prepare::Program;
-use crate::ranks::pseudoterminal::Pseudoterminal;
+use crate::ranks::pseudoterminal::{Pseudoterminal, RankStdout};
 use crate::ranks::stream_ends::{InputEnd, OutputEnd};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
@@ -73,15 +73,6 @@ pub(crate) struct Streams {
     /// Whether the rank's stderr goes where its stdout goes, which keeps the order of what the
     /// rank writes.
     pub(crate) merged: bool,
-}
-
-/// What a rank's stdout is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RankStdout {
-    Pipe,
-    /// Pseudoterminal of this size; a pipe where none can be opened.
-    TerminalOrPipe(TerminalSize),
-    Terminal(TerminalSize),
 }
 
 impl RankStdout {

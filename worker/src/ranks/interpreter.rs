@@ -3,8 +3,7 @@
 //! that are cut off, which execve(2) may start until they fail, and those of other machines.
 
 use crate::node::elf;
-use crate::ranks::paths;
-use crate::ranks::prepare::find_on_path;
+use crate::ranks::paths::{self, find_on_path};
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rlaunch_bootstrap::job::{PathDefect, ProgramDefect};

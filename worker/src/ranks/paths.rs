@@ -1,8 +1,9 @@
-//! Paths of a job on this node: whether they lead to what they should, and why not.
+//! Paths of a job on this node: where programs are, whether paths lead to what they should, and why not.
 
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, access};
 use rlaunch_bootstrap::job::PathDefect;
+use std::ffi::OsStr;
 use std::fs::{self, Metadata};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -32,6 +33,20 @@ pub(super) fn check_executable(path: &Path) -> Result<(), PathDefect> {
 /// Tells whether [`check_executable`] succeeds; cheaper where the reason does not matter.
 pub(super) fn is_executable(path: &Path) -> bool {
     path.is_file() && may_execute(path)
+}
+
+/// Finds an executable file of this name; entries of the path may be relative to `directory`.
+pub(super) fn find_on_path(name: &OsStr, search_path: &OsStr, directory: &Path) -> Option<PathBuf> {
+    on_path(name, search_path, directory).find(|path| is_executable(path))
+}
+
+/// Returns the paths at which a program of this name is looked for.
+pub(super) fn on_path(
+    name: &OsStr,
+    search_path: &OsStr,
+    directory: &Path,
+) -> impl Iterator<Item = PathBuf> {
+    std::env::split_paths(search_path).map(move |entry| directory.join(entry).join(name))
 }
 
 /// Checks that a path leads to a directory that this user may enter.

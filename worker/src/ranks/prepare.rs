@@ -7,9 +7,10 @@ use crate::network::mpi::MpiOffer;
 use crate::network::ports::{self, LOOPBACK, ReservedPort};
 use crate::node::environment::{self, Environment};
 use crate::node::inventory::{self, Root, libraries};
-use crate::ranks::child::RankStdout;
 use crate::ranks::files::JobFiles;
-use crate::ranks::{interpreter, mpi_library, paths};
+use crate::ranks::paths::{self, find_on_path, on_path};
+use crate::ranks::pseudoterminal::RankStdout;
+use crate::ranks::{interpreter, mpi_library};
 use nix::errno::Errno;
 use nix::sched::{sched_getaffinity, sched_setaffinity};
 use nix::sys::resource::{Resource, getrlimit};
@@ -486,16 +487,6 @@ fn check_plugin(job: &Job) -> Result<(), Problem> {
         }
         _ => Ok(()),
     }
-}
-
-/// Finds an executable file of this name; entries of the path may be relative to `directory`.
-pub(super) fn find_on_path(name: &OsStr, search_path: &OsStr, directory: &Path) -> Option<PathBuf> {
-    on_path(name, search_path, directory).find(|path| paths::is_executable(path))
-}
-
-/// Returns the paths at which a program of this name is looked for.
-fn on_path(name: &OsStr, search_path: &OsStr, directory: &Path) -> impl Iterator<Item = PathBuf> {
-    std::env::split_paths(search_path).map(move |entry| directory.join(entry).join(name))
 }
 
 /// Returns a notice if the program at `path` is not the one at the path in the launcher's virtual environment.

@@ -7,6 +7,15 @@ use rustix::termios::{InputModes, OptionalActions, Winsize, tcgetattr, tcsetattr
 use std::io;
 use std::os::fd::OwnedFd;
 
+/// What a rank's stdout is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RankStdout {
+    Pipe,
+    /// Pseudoterminal of this size; a pipe where none can be opened.
+    TerminalOrPipe(TerminalSize),
+    Terminal(TerminalSize),
+}
+
 /// Both ends of a pseudoterminal. They are closed when another program is executed, and opening them gives no process a
 /// controlling terminal.
 pub(super) struct Pseudoterminal {

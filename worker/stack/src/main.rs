@@ -9,7 +9,8 @@
 //! | file | subject |
 //! |---|---|
 //! | `order` | all processes at once, within a time limit; answers that are too large for a frame |
-//! | `threads` | threads and their states, from `/proc`; reasons why a process may not be read; what a thread waits for: the system call in which it sleeps, the file behind its descriptor, the other end of a TCP connection |
+//! | `threads` | threads and their states, from `/proc`; reasons why a process may not be read |
+//! | `threads/wait` | what a thread waits for: the system call in which it sleeps, the file behind its descriptor, the other end of a TCP connection |
 //! | `python` | frames of Python |
 //! | `native` | frames of native code |
 //! | `collectives/` | positions in collective operations |

@@ -1,5 +1,13 @@
 //! Journal of the changes to a host: what was, what is, when, and by which command.
 //!
+//! A line has time and number of the change, a few words for whoever reads the file, and behind a tab the event as agents
+//! encode messages, in which text stays text:
+//!
+//! ```text
+//! 1764470392 3 rlaunch up: write /etc/sysctl.d/90-rlaunch.conf⇥\x00\nrlaunch up\x00...
+//! 1764470392 3 done⇥\x01\x00
+//! ```
+//!
 //! A change has up to three lines. The first is on the disk before the change is made, so that whatever happens later, it
 //! can be undone. To undo one that was not made, or is undone already, costs nothing.
 //!
@@ -10,7 +18,7 @@ use super::{Change, ChangeOutcome, JournalState, UndoneChange};
 use serde::{Deserialize, Serialize};
 
 /// Line of a journal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Number of the change.
     pub id: u64,
@@ -19,9 +27,9 @@ pub struct Record {
     pub event: Event,
 }
 
-/// Event in the life of a change.
+/// Event in the life of a change. Later versions read the journals of earlier ones: what is new here, in [`Was`] and in [`Change`]
+/// is a variant at the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Event {
     /// It is about to be made.
     Begun {
@@ -44,7 +52,6 @@ pub enum Event {
 
 /// State before a change, to which undoing it leads back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Was {
     /// Nothing that could be restored.
     Nothing,
@@ -60,18 +67,55 @@ pub enum Was {
     },
     /// Output of the line that saves.
     Saved(String),
-    /// State of the network, in the words of the agent.
-    Network(String),
+    /// State of the network, as the agent encodes it.
+    Network(Vec<u8>),
 }
 
 impl Record {
     /// Writes the record as a line of the journal.
     pub fn to_line(&self) -> String {
-        // Fails for maps with keys that are no text, and there are none.
-        let mut line = serde_json::to_string(self).unwrap_or_default();
-        line.push('\n');
-        line
+        // Fails for sequences of unknown length, and there are none.
+        let event = postcard::to_stdvec(&self.event).unwrap_or_default();
+        let words = match &self.event {
+            Event::Begun { by, change, .. } => format!("{by}: {}", change.title()),
+            Event::Done { .. } => "done".to_owned(),
+            Event::Failed { cause } => format!("failed: {cause}"),
+            Event::Undone => "undone".to_owned(),
+        };
+        let words = words.replace(char::is_control, " ");
+        format!("{} {} {words}\t{}\n", self.time, self.id, event.escape_ascii())
     }
+
+    /// Reads a line, without its end. Returns `None` if it is of a later version, or damaged.
+    fn from_line(line: &[u8]) -> Option<Record> {
+        let (head, event) = std::str::from_utf8(line).ok()?.split_once('\t')?;
+        let mut numbers = head.split(' ').map_while(|word| word.parse().ok());
+        let (time, id) = (numbers.next()?, numbers.next()?);
+        let bytes = unescaped(event)?;
+        let (event, rest) = postcard::take_from_bytes(&bytes).ok()?;
+        rest.is_empty().then_some(Record { id, time, event })
+    }
+}
+
+/// Undoes [`slice::escape_ascii`].
+fn unescaped(text: &str) -> Option<Vec<u8>> {
+    let mut rest = text.bytes();
+    let mut bytes = Vec::with_capacity(text.len());
+    let digit = |byte: Option<u8>| u8::try_from(char::from(byte?).to_digit(16)?).ok();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'\\' => match rest.next()? {
+                b'n' => b'\n',
+                b'r' => b'\r',
+                b't' => b'\t',
+                b'x' => digit(rest.next())? << 4 | digit(rest.next())?,
+                quoted => quoted,
+            },
+            b' '..=b'~' => byte,
+            _ => return None,
+        });
+    }
+    Some(bytes)
 }
 
 /// Host that changes. All but `append` may have happened in part if they fail.
@@ -119,9 +163,9 @@ impl Journal {
         let mut journal = Journal { was_torn: whole < bytes.len(), ..Journal::default() };
         let lines = bytes.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n');
         for line in lines.filter(|line| !line.is_empty()) {
-            match serde_json::from_slice(line) {
-                Ok(record) => journal.note(record),
-                Err(_) => journal.unreadable += 1,
+            match Record::from_line(line) {
+                Some(record) => journal.note(record),
+                None => journal.unreadable += 1,
             }
         }
         (journal, whole)

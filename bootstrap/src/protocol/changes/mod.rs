@@ -24,7 +24,6 @@ use std::fmt;
 
 /// Change to a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Change {
     /// Write a file, or remove it.
     File {
@@ -36,7 +35,6 @@ pub enum Change {
         content: Option<String>,
         /// Text from which the content was made, but for empty lines at its end. If the file has another one by now, it is
         /// not touched: what others have written meanwhile would be lost.
-        #[serde(default)]
         expected: Option<String>,
     },
     /// Replace a text file by what a line of `sh -c` makes of it: it gets the file at stdin and prints the new content. It

@@ -2,10 +2,9 @@
 //! the [`Supervisor`].
 
 use crate::run::hang::OutsideWaits;
-use crate::run::helper_upload::HelperUpload;
 use crate::run::job_run::JobRun;
 use crate::run::live::JobSocket;
-use crate::run::nodes::{Agents, Node};
+use crate::run::nodes::{Agents, HelperUpload, Node};
 use crate::run::outcome::Outcome;
 use crate::run::output::{OutputWriter, Written};
 use crate::run::pump::{self, Pump};

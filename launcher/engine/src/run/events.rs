@@ -5,8 +5,9 @@
 //! id) and `event`; [`Event`] documents the other fields. New events and new fields may appear without a new
 //! version, but existing ones do not change their meaning.
 
+mod timing;
+
 use crate::run::live::LiveStatus;
-use crate::run::timing::StartTiming;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
@@ -22,6 +23,7 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+use timing::StartTiming;
 
 /// Version of the schema.
 const VERSION: u32 = 1;

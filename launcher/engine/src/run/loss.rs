@@ -19,6 +19,11 @@ impl Loss {
         Loss { how, hint: None, ends_in_order: false }
     }
 
+    /// Makes the loss of a node that its batch system has taken back. Its agent goes on.
+    pub(crate) fn of_job(how: String) -> Loss {
+        Loss { how, hint: None, ends_in_order: true }
+    }
+
     /// Returns the loss that an agent reports about itself.
     pub(crate) fn reported(message: &FromAgent) -> Option<Loss> {
         match message {

@@ -10,24 +10,23 @@
 //! | `start` | the launcher's stdio, and the order to start ranks |
 //! | `preflight_report`, `inventory_check` | why nodes cannot run the job; what inventories show, such as what a container lacks |
 //! | `told` | what is said once a day |
-//! | `helper_upload` | programs that nodes need for the proof of paths, and for stacks |
 //! | `path_check` | RDMA paths proved for `rlaunch doctor` |
-//! | `show`, `timing` | `--show`; `--dry-run`; where the time of a start went |
+//! | `show` | `--show`; `--dry-run` |
 //! | `supervisor`, `driver` | the running job: a state machine that decides, and the I/O around it |
-//! | `outcome`, `signals` | the rank that failed first, exit code and message; signals of the user |
+//! | `first_failure`, `outcome`, `signals` | the rank that failed first; exit code and message; signals of the user |
 //! | `output`, `stdin` | whole lines from many ranks to one terminal; standard input to ranks |
 //! | `hang`, `stragglers` | `--hang-timeout`: a job that makes no progress; `--straggler-report`: ranks that are slow |
 //! | `live` | the socket at which a running job is asked (`rlaunch jobs`) |
 //! | `notify` | `--notify`: a command at the end of the job |
-//! | `events`, `record` | `--events`; files about a job that `rlaunch report` reads |
+//! | `events`, `record` | `--events`, `--show timing`; files about a job that `rlaunch report` reads |
 
 pub mod detach;
 mod driver;
 pub mod events;
+mod first_failure;
 #[cfg(test)]
 mod golden_tests;
 pub mod hang;
-mod helper_upload;
 pub mod inventory_check;
 pub mod job_run;
 mod links;
@@ -52,7 +51,6 @@ mod start;
 mod stdin;
 mod stragglers;
 mod supervisor;
-mod timing;
 mod told;
 
 use driver::Ended;

@@ -10,12 +10,15 @@
 //! |---|---|
 //! | `nodes` | a node, its agent, ranks assigned to nodes |
 //! | `connect` | hosts are connected and their agents started |
+//! | `helper_upload` | programs that nodes need for the proof of paths, and for stacks |
 //! | `prepare` | every node gets its part of the job and checks that it can run that part |
 
 mod connect;
+mod helper_upload;
 mod prepare;
 
 pub(crate) use connect::{Connecting, open_sessions};
+pub(crate) use helper_upload::HelperUpload;
 pub(crate) use prepare::{Prepared, PreparedNode};
 
 use crate::connect::agent::library::RankLibraries;
@@ -33,6 +36,7 @@ use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::map::{MapBy, RankMap};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use rlaunch_text::text;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -54,6 +58,17 @@ pub(crate) struct Node {
     pub(crate) runs_in: Option<PathBuf>,
     /// Container that was started for the agent.
     pub(crate) container: Option<StartedContainer>,
+}
+
+/// Says on which hosts ranks run in a home directory for want of the launcher's: one line for each home. `verb` is `run` or
+/// `ran`.
+pub(crate) fn homes(nodes: &[Node], verb: &str) -> Vec<String> {
+    let elsewhere = nodes.iter().filter_map(|node| Some((node.runs_in.as_ref()?, &node.host)));
+    let line = |(home, hosts): (&PathBuf, Vec<&Host>)| {
+        let (hosts, home) = (text::list(&hosts), home.display());
+        format!("this directory is not on {hosts}: the ranks there {verb} in {home}")
+    };
+    text::grouped(elsewhere).into_iter().map(line).collect()
 }
 
 /// Agents of a job, as the launcher reaches them. When this is dropped, sessions that are still open are cut off.

@@ -126,6 +126,9 @@ impl<'s> Pump<'s> {
                     NodeEventKind::Lost(how) => {
                         return Err(Loss::of_channel(how).error(&self.host(node)));
                     }
+                    NodeEventKind::JobOver(how) => {
+                        return Err(Loss::of_job(how).error(&self.host(node)));
+                    }
                     NodeEventKind::Message(message) => match Loss::reported(&message) {
                         Some(loss) => return Err(loss.error(&self.host(node))),
                         None => return Ok(Some(AgentMessage { node, message, room })),

@@ -1,7 +1,6 @@
 //! Record of a job: one JSON file, written when the job is over and readable by its user only. `rlaunch report` reads the
 //! file. [`JobRecord`] is its schema, [`Recorder`] collects it, [`RecordStore`] keeps it.
 
-use crate::run::live::messages::HostRanks;
 use crate::run::output::{RecordedOutput, SharedTranscript};
 use crate::run::show::{self, RankPlace, VariableRow};
 use chrono::DateTime;
@@ -10,7 +9,7 @@ use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::stdin::Readers;
-use rlaunch_plan::map::RankMap;
+use rlaunch_plan::map::{HostRanks, RankMap};
 use rlaunch_plan::rank_config::RankConfig;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -22,6 +21,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 use store::BegunRecord;
+pub(crate) use store::machine;
 
 mod store;
 

@@ -10,10 +10,9 @@
 
 mod mesh_proof;
 
-use crate::run::helper_upload::HelperUpload;
 use crate::run::inventory_check;
 use crate::run::job_run::JobRun;
-use crate::run::nodes::{Agents, Node, Prepared, PreparedNode};
+use crate::run::nodes::{Agents, HelperUpload, Node, Prepared, PreparedNode};
 use crate::run::pump::{self, AgentMessage, Pump};
 use mesh_proof::{offer_prover, prove};
 use rlaunch_bootstrap::id::{NodeId, Rank};

@@ -46,6 +46,8 @@ pub(crate) enum NodeEventKind {
     Message(FromAgent),
     /// The channel ended without a [`FromAgent::Done`].
     Lost(String),
+    /// The batch system has ended the job on the host, which the agent does not know.
+    JobOver(String),
     /// Result of ending what is left of the job on the host. Follows [`NodeEventKind::Lost`].
     CleanedUp(CleanupOutcome),
 }
@@ -69,7 +71,7 @@ pub(crate) struct SessionSlot {
 /// Serves an agent that has started, until its channel ends. Then closes the connection to the agent's host.
 pub(crate) async fn serve(
     started: StartedAgent,
-    route: Option<HostConnection>,
+    mut route: Option<HostConnection>,
     slot: SessionSlot,
     job: JobId,
 ) {
@@ -89,12 +91,13 @@ pub(crate) async fn serve(
         receive_deadline: receive_deadline(slot.node_timeout),
         stderr_tail: Vec::new(),
         done: false,
+        is_over: false,
         nothing_received: false,
     };
     let mut reader = started.channel.reader;
-    let mut how = session.read(&mut reader).await;
+    let mut how = session.read(&mut reader, route.as_mut()).await;
     while session.nothing_received && session.waits_for(route.as_ref()).await {
-        how = session.read(&mut reader).await;
+        how = session.read(&mut reader, route.as_mut()).await;
     }
     if !session.done {
         if let Some(route) = &route
@@ -173,12 +176,18 @@ struct Session {
     receive_deadline: Deadline,
     stderr_tail: Vec<u8>,
     done: bool,
+    /// Whether the end of the batch system's job was reported.
+    is_over: bool,
     nothing_received: bool,
 }
 
 impl Session {
     /// Reads from the agent until the channel ends or the agent counts as lost. Returns the reason as text.
-    async fn read(&mut self, reader: &mut AgentReader) -> String {
+    async fn read(
+        &mut self,
+        reader: &mut AgentReader,
+        mut route: Option<&mut HostConnection>,
+    ) -> String {
         loop {
             if let Err(error) = self.take_frames().await {
                 return error.to_string();
@@ -187,6 +196,11 @@ impl Session {
                 biased;
                 () = self.unread.is_full.notified() => {
                     return "its agent does not read its commands".to_owned();
+                }
+                why = end_of_job(route.as_deref_mut()), if !self.is_over => {
+                    self.is_over = true;
+                    self.report(NodeEventKind::JobOver(why), None);
+                    continue;
                 }
                 incoming = self.receive_deadline.run(reader.next()) => incoming,
             };
@@ -291,6 +305,13 @@ impl Session {
     }
 }
 
+async fn end_of_job(route: Option<&mut HostConnection>) -> String {
+    match route {
+        Some(route) => route.end_of_job().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Writes commands when they come, and a beat at every interval of [`BEAT`]. Ends the channel's input when
 /// the last outbox is dropped.
 async fn write_commands(mut writer: AgentWriter, mut commands: OutboxReceiver) {
@@ -342,6 +363,7 @@ mod tests {
             receive_deadline: receive_deadline(3 * BEAT),
             stderr_tail: Vec::new(),
             done: false,
+            is_over: false,
             nothing_received: false,
         };
         (session, commands, unread)
@@ -449,7 +471,8 @@ mod tests {
         let mut reader = AgentChannel::over_stream(own).reader;
         let began = tokio::time::Instant::now();
         let standstill = 3 * BEAT - Duration::from_millis(100);
-        let (how, ()) = tokio::join!(session.read(&mut reader), tokio::time::advance(standstill));
+        let (how, ()) =
+            tokio::join!(session.read(&mut reader, None), tokio::time::advance(standstill));
         assert_eq!(how, "nothing received for 6 s");
         let took = began.elapsed();
         assert!(took >= standstill + 3 * BEAT, "{took:?}");

@@ -34,13 +34,14 @@ mod tests;
 
 use crate::connect::outbox::Reserved;
 use crate::run::events::Event;
+use crate::run::first_failure::FirstFailure;
 use crate::run::hang::OutsideWaits;
 use crate::run::links::LinkMonitor;
 use crate::run::live::messages::Reply;
 use crate::run::live::{ConnectionId, Inspections, JobQuery, LiveStatus, Sessions};
 use crate::run::loss::Loss;
 use crate::run::nodes::Node;
-use crate::run::outcome::{FirstFailure, NodeEnd, Outcome, Reason};
+use crate::run::outcome::{NodeEnd, Outcome, Reason};
 use crate::run::rendezvous::{Relay, no_library};
 use crate::run::session::{NodeEvent, NodeEventKind};
 use crate::run::signals::UserSignal;
@@ -351,6 +352,7 @@ impl<'a> Supervisor<'a> {
                 }
             },
             NodeEventKind::Lost(how) => self.on_loss(now, node, &Loss::of_channel(how)),
+            NodeEventKind::JobOver(how) => self.on_loss(now, node, &Loss::of_job(how)),
             NodeEventKind::CleanedUp(outcome) => {
                 self.ends[node.index()] = Some(NodeEnd::Lost(outcome));
             }

@@ -148,6 +148,25 @@ pub(super) fn in_container(cluster: &Cluster<'_>, host: &ClusterHost<'_>) -> boo
     cluster.in_container || host.inventory.system.container.is_some()
 }
 
+/// Returns the line that installs `package`, by the words of `ID` and `ID_LIKE` in os-release;
+/// `None` for an unknown distribution. `package` is Debian's name.
+pub(super) fn install_line(distribution_ids: &[String], package: &str) -> Option<String> {
+    let is = |names: &[&str]| distribution_ids.iter().any(|id| names.contains(&id.as_str()));
+    let elsewhere = match package {
+        "ibverbs-providers" => "libibverbs",
+        other => other,
+    };
+    if is(&["debian", "ubuntu"]) {
+        Some(format!("sudo apt-get install -y {package}"))
+    } else if is(&["fedora", "rhel", "centos"]) {
+        Some(format!("sudo dnf install -y {elsewhere}"))
+    } else if is(&["suse", "opensuse", "sles"]) {
+        Some(format!("sudo zypper install -y {elsewhere}"))
+    } else {
+        None
+    }
+}
+
 /// Writes what a container is to be started with: a flag of its engine, or a part of the pod's specification.
 pub(super) fn container_cure(host: &ClusterHost<'_>, flag: &str, pod: &str) -> String {
     match host.inventory.system.container {

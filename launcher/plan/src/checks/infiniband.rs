@@ -1,6 +1,6 @@
 //! InfiniBand: subnet managers, and virtual functions that they configure.
 
-use super::devices::{has_rdma, in_container, indexed, port_name, severity_of_loss};
+use super::devices::{has_rdma, in_container, indexed, install_line, port_name, severity_of_loss};
 use super::{Check, Cluster, ClusterHost, Needs};
 use crate::findings::{Finding, Fix, Severity, Step, id};
 use crate::selection::{self, Rejection};
@@ -71,25 +71,6 @@ uses may stay as it is.",
 
 /// Line that lets opensm start under SELinux after a wrong label on its log has kept it from that.
 const RELABEL: &str = "sudo restorecon -v /var/log/opensm.log; sudo systemctl restart opensm";
-
-/// Returns the line that installs `package`, by the words of `ID` and `ID_LIKE` in os-release;
-/// `None` for an unknown distribution. `package` is Debian's name.
-pub(super) fn install_line(distribution_ids: &[String], package: &str) -> Option<String> {
-    let is = |names: &[&str]| distribution_ids.iter().any(|id| names.contains(&id.as_str()));
-    let elsewhere = match package {
-        "ibverbs-providers" => "libibverbs",
-        other => other,
-    };
-    if is(&["debian", "ubuntu"]) {
-        Some(format!("sudo apt-get install -y {package}"))
-    } else if is(&["fedora", "rhel", "centos"]) {
-        Some(format!("sudo dnf install -y {elsewhere}"))
-    } else if is(&["suse", "opensuse", "sles"]) {
-        Some(format!("sudo zypper install -y {elsewhere}"))
-    } else {
-        None
-    }
-}
 
 /// Lists the ports of a host that are not used for this reason.
 fn ports_rejected_for<'a>(

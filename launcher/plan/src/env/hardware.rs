@@ -7,10 +7,6 @@ use rlaunch_bootstrap::inventory::{CpuSet, Gpu, GpuVendor, Inventory};
 use rlaunch_text::text;
 use std::net::IpAddr;
 
-/// Variables by which a shell hides GPUs from programs, and numbers the others anew.
-pub(crate) const HIDING_GPUS: [&str; 3] =
-    ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"];
-
 /// Variables that name the interface for TCP of MPI libraries, with the library that reads each.
 const MPI_INTERFACE: [&str; 2] = [
     // Open MPI, transport `tcp`.

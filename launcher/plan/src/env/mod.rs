@@ -34,7 +34,6 @@ pub mod nccl;
 pub mod starters;
 pub(crate) mod styles;
 
-use crate::job::apps;
 use crate::map::{MappedNode, RankMap};
 use crate::options::{EnvStyle, JobView, NamedPort, Options, UserChoices};
 use nccl::{Fabric, NcclNetwork};
@@ -131,7 +130,7 @@ fn named_on<'a>(
     node: NodeId,
 ) -> impl Iterator<Item = &'a str> {
     let is_here = move |port: &&NamedPort| {
-        apps::nodes_of(map, port.app).next().is_some_and(|first| first.id == node)
+        map.nodes_of(port.app).next().is_some_and(|first| first.id == node)
     };
     options.named_ports.iter().filter(is_here).map(|port| port.name.as_str())
 }

@@ -2,7 +2,6 @@
 //! needs no options for that.
 
 use super::{ReservedPorts, Variable};
-use crate::job::apps;
 use crate::map::MappedNode;
 use crate::options::{JobView, NamedPort, Options, RankPosition};
 use crate::program::{Starter, StarterKind};
@@ -34,7 +33,7 @@ pub(crate) fn variables(
     if kind != Some(StarterKind::Torchrun { is_alone: false }) {
         return Vec::new();
     }
-    let nodes: Vec<&MappedNode> = apps::nodes_of(job.map, app).collect();
+    let nodes: Vec<&MappedNode> = job.map.nodes_of(app).collect();
     let number = nodes.iter().position(|node| node.id.index() == place.node).unwrap_or_default();
     let first = nodes.first().and_then(|node| job.addresses.get(node.id.index()));
     let named = ReservedPorts::named(options, job.map, ports).get(&name_of(app)).copied();

@@ -13,10 +13,9 @@ pub mod options;
 pub mod stdin;
 pub mod tag_pattern;
 
-use crate::env::hardware::HIDING_GPUS;
 use crate::hosts::{Host, SlotsBy, addresses};
 use crate::map::{MapBy, MapError, RankBy, RankMap};
-use crate::options::{Options, UserChoices};
+use crate::options::{HIDING_GPUS, Options, UserChoices};
 use crate::program::Starter;
 use apps::AppSpec;
 use name::JobName;

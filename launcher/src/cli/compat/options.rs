@@ -281,7 +281,7 @@ pub(super) const OPTIONS: &[ForeignOption] = &[
     option("localhost", Any, Silent(1)),
     option("usize", Any, Silent(1)),
     option("pmi-port", Any, Silent(0)),
-    option("profile", One, Silent(0)),
+    option("profile", One, Ignored(0)),
     option("prot", One, Silent(0)),
     option("silent-abort", Any, Silent(0)),
     option("disable-hostname-propagation", Any, Silent(0)),

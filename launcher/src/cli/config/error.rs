@@ -1,6 +1,5 @@
 //! Errors in `rlaunch.toml` and in variables `RLAUNCH_NAME`, with the file and line or the variable's name.
 
-use super::untrusted::display_path;
 use nix::unistd::Uid;
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -27,6 +26,12 @@ impl fmt::Display for SettingOrigin {
             SettingOrigin::Variable(name) => f.write_str(name),
         }
     }
+}
+
+/// Formats a path as a user would type it: a file in the working directory has `./` in front.
+pub(super) fn display_path(path: &Path) -> String {
+    let here = path.parent().is_some_and(|parent| parent.as_os_str().is_empty());
+    format!("{}{}", if here { "./" } else { "" }, path.display())
 }
 
 /// Error in a configuration file, in a variable, or in the store of trusted files.

@@ -73,7 +73,7 @@ impl LoadedConfig {
     /// Logs which files were read (`-v`), and which settings take effect (`-vv`).
     pub(crate) fn log(&self) {
         for path in &self.files {
-            tracing::info!("defaults from {}", untrusted::display_path(path));
+            tracing::info!("defaults from {}", error::display_path(path));
         }
         for setting in &self.effective {
             tracing::debug!("setting: {setting}");

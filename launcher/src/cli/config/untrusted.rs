@@ -4,7 +4,7 @@
 //! Every key is in one of two lists, [`HARMLESS`] or [`NEEDS_TRUST`]. A key that is in neither needs trust,
 //! and fails a test until it is added to one of them.
 
-use super::error::SettingOrigin;
+use super::error::{SettingOrigin, display_path};
 use super::merge::OptionSetting;
 use rlaunch_text::shell::quoted;
 use std::path::{Path, PathBuf};
@@ -207,12 +207,6 @@ impl IgnoredKeys {
             _ => listed.concat(),
         }
     }
-}
-
-/// Formats a path as a user would type it: a file in the working directory has `./` in front.
-pub(super) fn display_path(path: &Path) -> String {
-    let here = path.parent().is_some_and(|parent| parent.as_os_str().is_empty());
-    format!("{}{}", if here { "./" } else { "" }, path.display())
 }
 
 /// Lists the keys that need trust whatever their value is.

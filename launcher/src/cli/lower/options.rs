@@ -31,6 +31,7 @@ pub(crate) fn connect_options(args: ConnectArgs, config: &LoadedConfig) -> Resul
         rsh: rsh.map(|text| Rsh::parse("--rsh", &text)).transpose()?,
         launcher: args.launcher.unwrap_or_default(),
         slurm: None,
+        tether: None,
         new_hosts,
         container: Container::from_words(container_words(
             args.container, args.container_exec, args.image,

@@ -14,7 +14,8 @@
 //! | `images` | `rlaunch images`: which host has which |
 //! | `kept` | `push --list` and `--prune`: what copies have put on hosts |
 //! | `ask` | what hosts are asked by a job of the program that copies |
-//! | `attempt` | a job and the program on this machine, to their end |
+//! | `way` | from where to where, and what the programs do for it |
+//! | `attempt`, `local` | a job, and the program on this machine, to their end |
 //! | `reports` | what the programs report, and which host is to blame for a failure |
 //! | `progress` | the line at a terminal |
 
@@ -24,18 +25,21 @@ pub(crate) mod fetch;
 pub(crate) mod image;
 pub(crate) mod images;
 mod kept;
+mod local;
 mod progress;
 pub(crate) mod push;
 mod reports;
 mod sources;
 pub(crate) mod sync;
+mod way;
+
+pub(crate) use way::Way;
 
 use crate::cli::args::{ConnectArgs, values};
 use crate::cli::config::LoadedConfig;
 use attempt::{AttemptEnd, Origin};
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_console::messages;
-use rlaunch_copy::control::{ImageCopy, TreeLimit};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
@@ -104,21 +108,6 @@ fn parse_rate(text: &str) -> Result<u64, String> {
 pub(crate) struct FileCopy {
     pub(crate) way: Way,
     pub(crate) args: CopyArgs,
-}
-
-/// Direction of a copy. Every path goes below its destination by its own name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// From this machine to each host.
-    Push { paths: Vec<String>, destination: String },
-    /// A working tree, from this machine to each host.
-    Tree { path: String, destination: String, limit: TreeLimit },
-    /// From one of the hosts to each other one.
-    Between { from: String, paths: Vec<String>, destination: String },
-    /// Container image, to the engines of `hosts`; from one of the hosts, or from this machine.
-    Image { image: ImageCopy, hosts: Vec<String>, from: Option<String> },
-    /// From each host to this machine, into a directory of the host's name below `destination`.
-    Fetch { paths: Vec<String>, destination: String },
 }
 
 /// Files of one host that have arrived.

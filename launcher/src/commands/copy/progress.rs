@@ -1,6 +1,6 @@
 //! The line at a terminal: how much has arrived, how fast, the time left, and the host or link that limits the copy.
 
-use super::reports::{HostState, Source};
+use super::HostCopy;
 use rlaunch_console::progress::show_step;
 use rlaunch_copy::control::Limit;
 use rlaunch_text::text;
@@ -13,6 +13,34 @@ const HERE: &str = "this machine";
 const REFRESH: Duration = Duration::from_millis(500);
 /// Time over which the rate is measured.
 const WINDOW: Duration = Duration::from_secs(5);
+
+/// Program that reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// Program on a host, a rank of the job.
+    Rank,
+    /// The one on this machine.
+    Local,
+}
+
+/// How far the copy of a host, or of this machine, is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HostState {
+    /// Bytes that a source has read before it sends any, and bytes that it reads.
+    pub(super) read: u64,
+    pub(super) to_read: u64,
+    pub(super) received: u64,
+    pub(super) written: u64,
+    pub(super) total: u64,
+    pub(super) waits_for: Option<Limit>,
+    /// Limit of the program on this host that sends the files of a fetch.
+    pub(super) source_waits_for: Option<Limit>,
+    pub(super) done: Option<HostCopy>,
+    /// Rank whose files are those of this host.
+    pub(super) shares: Option<usize>,
+    /// Engine that reads an image which is there.
+    pub(super) loads: Option<String>,
+}
 
 #[derive(Debug)]
 pub(super) struct ProgressLine {

@@ -1,6 +1,6 @@
 //! What the programs of a copy report, and which host is to blame if it fails.
 
-use super::progress::ProgressLine;
+use super::progress::{HostState, ProgressLine, Source};
 use super::{HostCopy, LeftOut};
 use crate::commands::bench::records::LineReader;
 use rlaunch_console::messages;
@@ -25,36 +25,8 @@ const SLOWEST_DISK: u64 = 10_000_000;
 /// Exit code of a program that has reported why it failed.
 const REPORTED: Exit = Exit(1);
 
-/// Program that reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
-    /// Program on a host, a rank of the job.
-    Rank,
-    /// The one on this machine.
-    Local,
-}
-
 /// Reports so far, for the threads that read them.
 pub(super) type SharedReports = Arc<Mutex<Reports>>;
-
-/// How far the copy of a host, or of this machine, is.
-#[derive(Clone, Debug, Default)]
-pub(super) struct HostState {
-    /// Bytes that a source has read before it sends any, and bytes that it reads.
-    pub(super) read: u64,
-    pub(super) to_read: u64,
-    pub(super) received: u64,
-    pub(super) written: u64,
-    pub(super) total: u64,
-    pub(super) waits_for: Option<Limit>,
-    /// Limit of the program on this host that sends the files of a fetch.
-    pub(super) source_waits_for: Option<Limit>,
-    pub(super) done: Option<HostCopy>,
-    /// Rank whose files are those of this host.
-    pub(super) shares: Option<usize>,
-    /// Engine that reads an image which is there.
-    pub(super) loads: Option<String>,
-}
 
 /// Failure of a program.
 #[derive(Clone, Debug)]

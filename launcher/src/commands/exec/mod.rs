@@ -9,15 +9,15 @@
 mod session;
 mod stdio;
 
-use super::jobs::live_failure;
+use super::found::live_failure;
 use clap::Parser;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::session::{SessionError, SessionKind, SessionStart, Terminal};
 use rlaunch_console::{messages, terminal};
 use rlaunch_engine::run::live::client::{LiveError, RunningJob};
-use rlaunch_engine::run::live::messages::HostRanks;
 use rlaunch_engine::run::signals::ended_by;
+use rlaunch_plan::map::HostRanks;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::typed::command_line;

@@ -22,8 +22,7 @@ mod tail;
 mod view;
 
 use super::agent_session;
-use super::found::{self, FoundJob};
-use super::jobs::live_failure;
+use super::found::{self, FoundJob, live_failure};
 use super::stop::end_line;
 use crate::cli::args::{ConnectArgs, HostListArgs, values};
 use crate::cli::command_line::CommandLine;

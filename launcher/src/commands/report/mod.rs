@@ -22,7 +22,7 @@ mod text;
 pub(crate) use speed::{Run, Scaling, Speed};
 pub(crate) use text::{scaling_head, scaling_row};
 
-use super::jobs::live_failure;
+use super::found::live_failure;
 use super::output;
 use clap::Parser;
 use input::{InputError, JobFacts, ReportInput};

@@ -1,12 +1,9 @@
 //! Commands and files inside a lab, from outside.
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-use tempfile::NamedTempFile;
 
 use super::accounts::{self, Account};
 use super::{Lab, cgroup, names};
@@ -86,23 +83,17 @@ impl Lab {
                 chown_in_home(directory, &home)?;
             }
         }
-        let io = || LabError::io(operation.clone());
+        // A rank that waits for the file may remove it as soon as it is there. One that is there may be a mount.
+        let there = outside.exists();
+        let written = if there { outside.clone() } else { beside(&outside) };
         let permissions = fs::Permissions::from_mode(mode);
-        if outside.exists() {
-            // It may be a mount, which nothing can take the place of.
-            fs::write(&outside, bytes).map_err(io())?;
-            fs::set_permissions(&outside, permissions).map_err(io())?;
-            return chown_in_home(&outside, &home);
-        }
-        // A rank that waits for the file may remove it as soon as it is there.
-        let directory = outside.parent().unwrap_or(Path::new("/"));
-        let mut file = NamedTempFile::new_in(directory).map_err(io())?;
-        file.write_all(bytes).map_err(io())?;
-        file.as_file().set_permissions(permissions).map_err(io())?;
+        let io = || LabError::io(operation.clone());
+        fs::write(&written, bytes).map_err(io())?;
+        fs::set_permissions(&written, permissions).map_err(io())?;
         if outside.starts_with(&home) {
-            accounts::chown_to(file.path(), Account::User)?;
+            accounts::chown_to(&written, Account::User)?;
         }
-        file.persist(&outside).map_err(|error| io()(error.error)).map(drop)
+        if there { Ok(()) } else { fs::rename(&written, &outside).map_err(io()) }
     }
 
     /// Copies a built distribution to where both accounts of the launch node can read it, since
@@ -150,6 +141,13 @@ fn become_account(command: &mut Command, account: Account, directory: &Path) {
     for name in SESSION_VARIABLES {
         command.env_remove(name);
     }
+}
+
+/// Returns a name beside a file.
+fn beside(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".unfinished");
+    name.into()
 }
 
 fn chown_in_home(path: &Path, home: &Path) -> Result<(), LabError> {

@@ -138,7 +138,8 @@ fn started_pid(dir: &Path) -> Result<Option<i32>, LabError> {
 
 fn log_of(dir: &Path) -> String {
     let read = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
-    last_lines(&(read("init.log") + &read("sshd/sshd.log")), 10)
+    // The sshd's may be of an earlier start.
+    last_lines(&(read("sshd/sshd.log") + &read("init.log")), 10)
 }
 
 /// Writes the lab's own sshd settings, whatever settings the sshd was last restarted with.

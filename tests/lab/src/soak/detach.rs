@@ -125,7 +125,9 @@ impl Job<'_> {
         }
         self.check_log()?;
         let idle = || Ok(self.lab.processes(self.host)?.is_empty());
-        wait_until(IDLE, "the sshd to leave", idle)
+        // Data that the sshd could not send is sent again after twice the time, each time.
+        let limit = if matches!(self.trouble, Trouble::Cut) { 3 * IDLE } else { IDLE };
+        wait_until(limit, "the sshd to leave", idle)
     }
 
     /// Makes the command that starts the job. Each line of its rank is in a file before it is printed.

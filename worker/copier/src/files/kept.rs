@@ -1,14 +1,14 @@
 //! What copies have put on this host, by their indexes, and what of it nobody uses any more.
 
-use super::beneath::{Beneath, Seen, split};
+use super::beneath::{Beneath, split};
 use super::index::Index;
-use super::stage::is_staging_name;
+use super::unfinished::{is_staging_name, lock_abandoned};
 use super::walk::joined;
 use rlaunch_copy::control::{CopyInfo, Pruned};
-use rustix::fs::{AtFlags, FileType, FlockOperation, OFlags};
+use rustix::fs::AtFlags;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -118,14 +118,6 @@ fn remove(beneath: &Beneath, path: &[u8]) -> bool {
     let (parent, name) = split(path);
     let parent = beneath.directory(parent);
     parent.is_ok_and(|parent| rustix::fs::unlinkat(&parent, name, AtFlags::empty()).is_ok())
-}
-
-/// Locks an unfinished file of this user that no copy has locked. `None` if it is another one.
-pub(super) fn lock_abandoned(beneath: &Beneath, path: &[u8]) -> Option<File> {
-    let is_own = |seen: &Seen| seen.is_own && seen.file_type == FileType::RegularFile;
-    beneath.look(path).ok().flatten().filter(is_own)?;
-    let file = beneath.file(path, OFlags::RDONLY).ok()?;
-    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok().map(|()| file)
 }
 
 fn is_tree(root: &Path, home: Option<&Path>) -> bool {

@@ -4,9 +4,11 @@
 //! links, and never followed below the directory. Sockets, pipes and devices are left out, and so are
 //! files that an unfinished copy has left.
 
-use super::hub::{self, HubModel};
+pub mod hub;
+
 use super::meta::Meta;
-use super::stage::is_staging_name;
+use super::unfinished::is_staging_name;
+use hub::HubModel;
 use rlaunch_copy::RelativePath;
 use std::collections::HashMap;
 use std::ffi::OsStr;

@@ -13,6 +13,7 @@
 
 use super::record::Cipher;
 use super::socket::{Socket, is_tick};
+use ring::error::Unspecified;
 use ring::rand::{SecureRandom, SystemRandom};
 use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::security::Secret;
@@ -55,6 +56,12 @@ pub enum HandshakeError {
     Streams { stream: u32, streams: u32 },
     #[error("no random numbers")]
     Random,
+}
+
+impl From<Unspecified> for HandshakeError {
+    fn from(_: Unspecified) -> HandshakeError {
+        HandshakeError::Random
+    }
 }
 
 impl From<SecureError> for HandshakeError {
@@ -111,7 +118,7 @@ struct Welcome {
 /// Returns random bytes.
 pub(super) fn random<const N: usize>() -> Result<[u8; N], HandshakeError> {
     let mut bytes = [0; N];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| HandshakeError::Random)?;
+    SystemRandom::new().fill(&mut bytes)?;
     Ok(bytes)
 }
 

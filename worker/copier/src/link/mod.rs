@@ -173,18 +173,9 @@ impl Handle {
     /// Closes all streams. Threads that send or receive end with [`LinkError::Ended`].
     pub fn close(&self) {
         self.0.ended.store(true, Ordering::Release);
-        self.shut(Shutdown::Both);
-    }
-
-    /// Tells the neighbour that nothing more comes. It can still send.
-    pub fn finish_sending(&self) {
-        self.shut(Shutdown::Write);
-    }
-
-    fn shut(&self, how: Shutdown) {
         for socket in &self.0.sockets {
             // One that the neighbour has closed is closed.
-            let _ = socket.shutdown(how);
+            let _ = socket.shutdown(Shutdown::Both);
         }
     }
 

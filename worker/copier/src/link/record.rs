@@ -10,10 +10,10 @@
 //! not open. A chunk of the plain part is not authenticated here: whoever receives it compares its
 //! hash with that of the manifest, which was.
 
-use super::handshake::HandshakeError;
 use super::socket::{Socket, is_tick};
 use super::{Handle, LinkError, lock};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKey};
+use ring::error::Unspecified;
 use rlaunch_copy::wire::{Lengths, MAX_HEAD, PREFIX};
 use rlaunch_copy::{CHUNK, Message, WireError};
 use std::io::{IoSlice, Read, Write};
@@ -39,8 +39,8 @@ pub(super) struct Cipher {
 }
 
 impl Cipher {
-    pub(super) fn new(key: &[u8; 32]) -> Result<Cipher, HandshakeError> {
-        let key = UnboundKey::new(&AES_256_GCM, key).map_err(|_| HandshakeError::Random)?;
+    pub(super) fn new(key: &[u8; 32]) -> Result<Cipher, Unspecified> {
+        let key = UnboundKey::new(&AES_256_GCM, key)?;
         Ok(Cipher { key: LessSafeKey::new(key), records: 0 })
     }
 

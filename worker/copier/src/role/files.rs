@@ -2,7 +2,7 @@
 
 use super::report::{INTERVAL, Reporter};
 use super::{RoleError, Settings};
-use crate::files::hub::{self, HubModel};
+use crate::files::walk::hub::{self, HubModel};
 use crate::files::{How, Index, Original, Part, Stage, Walk, WalkError, hashing, manifest, walk};
 use crate::images::{self, Engine};
 use crate::meter::Meter;

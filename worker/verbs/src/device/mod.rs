@@ -113,15 +113,6 @@ impl Device {
         unsafe { Device::name_of(self.device.as_ptr()) }
     }
 
-    /// Tells whether the device is an iWARP device, or reports to be one. Its queue pairs can be
-    /// connected only by the RDMA connection manager ([`crate::Listener`], [`crate::Route`]).
-    pub fn is_iwarp(&self) -> bool {
-        // SAFETY: the device is alive, and these fields are written when it is made.
-        let device = unsafe { self.device.as_ref() };
-        device.node_type == rdma_sys::ibv_node_type::IBV_NODE_RNIC
-            || device.transport_type == rdma_sys::ibv_transport_type::IBV_TRANSPORT_IWARP
-    }
-
     /// Returns the name of a device.
     ///
     /// # Safety

@@ -11,7 +11,7 @@
 
 use super::{AddressVector, Endpoint, LocalPort, RemoteAddr, Resources};
 use crate::cm_id::CmId;
-use crate::device::{LinkLayer, Mtu, PortAttributes};
+use crate::device::{Mtu, PortAttributes};
 use crate::error::{Verb, VerbsError};
 use crate::memory::MrSlice;
 use rdma_sys::{
@@ -108,8 +108,8 @@ impl Default for Settings {
 
 impl QueuePair<Prepared> {
     /// Creates a queue pair on the port with number `port`, from 1, and moves it to INIT.
-    /// `gid_index` is the index in the port's GID table of the GID that packets are sent from; RoCE
-    /// requires it ([`PortAttributes::needs_gid`]).
+    /// `gid_index` is the index in the port's GID table of the GID that packets are sent from. Ethernet
+    /// ports require it, because they have no other address.
     pub fn prepare(
         resources: &Resources,
         port: u8,
@@ -493,14 +493,6 @@ fn random_24_bits() -> u32 {
     let fallback = std::process::id().wrapping_mul(2_654_435_761);
     let number = read.map_or(fallback, |()| u32::from_ne_bytes(bytes));
     number & 0x00ff_ffff
-}
-
-impl PortAttributes {
-    /// Tells whether [`QueuePair::prepare`] requires a GID index on this port. Ethernet ports
-    /// require it, because they have no other address.
-    pub fn needs_gid(&self) -> bool {
-        self.link_layer == LinkLayer::Ethernet
-    }
 }
 
 #[cfg(test)]

@@ -332,7 +332,7 @@ fn what_is_begun_and_not_done_is_undone_too() {
 
 #[test]
 fn lines_that_cannot_be_read_are_counted_and_kept() {
-    let text = "{\"id\":1,\"time\":1,\"event\":\"undone\"}\n{\"id\":2,\"time\":1,\"event\":\"dreamt\"}\n{\"id\":3,";
+    let text = "1 1 undone\t\\x03\n1 2 dreamt\t\\x04\n1 3 un";
     let (mut journal, whole) = Journal::parse(text.as_bytes());
     assert_eq!(whole, text.rfind('\n').unwrap() + 1);
     assert_eq!(journal.state(), JournalState { pending: 0, unreadable: 1, was_torn: true });
@@ -351,19 +351,54 @@ fn lines_that_cannot_be_read_are_counted_and_kept() {
 
 #[test]
 fn lines_of_a_journal_stay_as_they_are() {
-    let change = Change::Run { line: "sysctl -w a=1".into(), save: None, undo: None };
-    let event = Event::Begun { by: "rlaunch up".into(), change, was: Was::Saved("0".into()) };
-    let wanted = "{\"id\":1,\"time\":5,\"event\":{\"begun\":{\"by\":\"rlaunch up\",\"change\":{\"run\":\
-                  {\"line\":\"sysctl -w a=1\",\"save\":null,\"undo\":null}},\"was\":{\"saved\":\"0\"}}}}\n";
-    assert_eq!(Record { id: 1, time: 5, event }.to_line(), wanted);
+    let (path, line) = (|| "/etc/x".to_owned(), || "a=1".to_owned());
+    let interface = "eth1".to_owned();
+    let changes = [
+        (file("/etc/x", Some("é\n")), Was::NoFile { directories: vec!["/etc".into()] }),
+        (
+            Change::Edit { path: path(), line: line() },
+            Was::File { mode: 0o600, user: 0, group: 1000, content: "\t\"\\".into() },
+        ),
+        (
+            Change::Run { line: line(), save: None, undo: Some("b\nc".into()) },
+            Was::Saved("0".into()),
+        ),
+        (
+            Change::Network(NetworkChange::SetMtu { interface, mtu: 9000 }),
+            Was::Network(vec![0, 255]),
+        ),
+    ];
+    let begun = changes.map(|(change, was)| Event::Begun { by: "rlaunch up".into(), change, was });
+    let done = Event::Done { was: Some(Was::Nothing) };
+    let ends = [done, Event::Failed { cause: "no\nspace".into() }, Event::Undone];
+    let records: Vec<Record> = (1..)
+        .zip(begun.into_iter().chain(ends))
+        .map(|(id, event)| Record { id, time: 5, event })
+        .collect();
+    let lines: String = records.iter().map(Record::to_line).collect();
+    assert_eq!(lines, include_str!("lines.txt"));
+    let read = lines.lines().map(|line| Record::from_line(line.as_bytes()).unwrap());
+    assert_eq!(read.collect::<Vec<Record>>(), records);
 }
 
 #[test]
-fn a_journal_of_an_earlier_version_is_read() {
-    let text = "{\"id\":1,\"time\":5,\"event\":{\"begun\":{\"by\":\"rlaunch up\",\"change\":{\"file\":{\"path\":\"/etc/x\",\
-                \"mode\":420,\"content\":\"x\"}},\"was\":{\"no_file\":{\"directories\":[]}}}}}\n";
-    let state = Journal::parse(text.as_bytes()).0.state();
-    assert_eq!((state.pending, state.unreadable), (1, 0));
+fn every_byte_survives_and_a_damaged_line_is_not_read() {
+    let change =
+        Change::Run { line: "\0\u{1}\t\n\r\"'\\\x7fé✓ a".into(), save: None, undo: None };
+    let was = Was::Network((0..=255).collect());
+    let event = Event::Begun { by: "rlaunch up".into(), change, was };
+    let record = Record { id: u64::MAX, time: 0, event };
+    let line = record.to_line();
+    let whole = line.strip_suffix('\n').unwrap();
+    assert!(!whole.contains('\n') && whole.matches('\t').count() == 1, "{whole}");
+    assert_eq!(Record::from_line(whole.as_bytes()).as_ref(), Some(&record));
+    // What a disk leaves of blocks that were not written.
+    let zeros = |from: usize| [&whole.as_bytes()[..from], &vec![0; whole.len() - from]].concat();
+    for cut in 0..whole.len() {
+        assert_eq!(Record::from_line(&whole.as_bytes()[..cut]), None, "{cut}");
+        assert_eq!(Record::from_line(&zeros(cut)), None, "{cut}");
+    }
+    assert_eq!(Record::from_line(format!("{whole} ").as_bytes()), None);
 }
 
 #[test]

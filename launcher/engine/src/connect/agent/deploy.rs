@@ -167,7 +167,8 @@ impl Deployment {
         let from = addresses.map(|(_, host)| host);
         let callback =
             words.is_some().then_some(CallbackContext { callbacks: &self.callbacks, node, from });
-        let words = words.map_or_else(|| "agent".to_owned(), |words| format!("agent {words}"));
+        let words = [Some("agent".to_owned()), connection.limiting_words(), words];
+        let words = words.into_iter().flatten().collect::<Vec<_>>().join(" ");
         let channel = connection.exec(&RemoteCommand::Exec(&agent.program, &words)).await?;
         let mut started =
             await_hello(channel, agent.clone(), callback, connection.hello_timeout()).await?;

@@ -1,30 +1,31 @@
 //! Connections to hosts, over which commands run on a host or in a container on it.
 //!
-//! A connection uses rlaunch's own SSH client ([`rlaunch_ssh`]), the user's `--rsh` command ([`rsh`]), or steps of a Slurm
-//! job ([`step`]). With each, commands may run in a running [`container`], or in a new one started from an image. [`Reach`] has the
+//! A connection uses rlaunch's own SSH client ([`rlaunch_ssh`]), in a Slurm job with a [`tether`], the user's `--rsh` command
+//! ([`rsh`]), or steps of a Slurm job ([`step`]). With each, commands may run in a running [`container`], or in a new one started from an image. [`Reach`] has the
 //! user's choices.
 
 mod command;
 mod container;
-mod image;
 mod rsh;
 mod step;
+mod tether;
 
 pub use command::{AgentLocation, RemoteCommand};
 pub(crate) use container::ContainerError;
+pub(crate) use container::image::{CONTAINER_GONE, SAYS, StartedContainer};
+pub use container::image::{Gpus, PlainWord, Pull, RunOptions, Volume};
 pub use container::{
     Container, ContainerEngine, ContainerOptionError, ContainerWords, ImageName, is_container_name,
 };
-pub(crate) use image::{CONTAINER_GONE, SAYS, StartedContainer};
-pub use image::{Gpus, PlainWord, Pull, RunOptions, Volume};
 pub(crate) use rsh::quoted_output;
 pub use rsh::{Rsh, RshError, last_lines};
 pub(crate) use step::{JobState, STATE_AGE};
 pub use step::{Launcher, SlurmJob, StepError, StepReader};
+pub(crate) use tether::Tether;
 
 use crate::connect::channel::{AgentChannel, CommandStatus, Incoming};
 use container::ContainerEntry;
-use image::{Names, container_name};
+use container::image::{Names, container_name};
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_console::deadline::{Deadline, Late};
@@ -45,6 +46,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use step::Steps;
+use tether::Tethers;
 
 /// Time limit for an agent's hello, its first message, from the moment its command was accepted.
 pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(8);
@@ -59,6 +61,7 @@ const MAX_PULL_OUTPUT: usize = 16 << 10;
 /// Client by which the launcher connects to the hosts of a job.
 pub struct Connector {
     by: RemoteShell,
+    tethers: Option<Tethers>,
     host_table: HostTable,
     container: Option<Container>,
     of_hosts: BTreeMap<String, Option<Container>>,
@@ -79,6 +82,7 @@ pub struct HostConnection {
     /// Host as the user named it.
     host: String,
     login: Login,
+    tether: Option<Tether>,
     container: Option<Container>,
     /// Whether new containers start with the limits of their engine, which may not raise them.
     keeps_limits: AtomicBool,
@@ -161,24 +165,27 @@ impl Connector {
                 None => RemoteShell::Ssh(Box::new(Ssh::new(&reach.ssh())?)),
             },
         };
+        let tethers = reach.tether.clone().map(|job| Tethers::new(Steps::new(job)));
         let (host_table, container) = (reach.host_table.clone(), reach.container.clone());
         let (of_hosts, job) = (reach.of_hosts.clone(), uuid::Uuid::new_v4().simple().to_string());
-        Ok(Connector { by, host_table, container, of_hosts, job, title: String::new() })
+        Ok(Connector { by, tethers, host_table, container, of_hosts, job, title: String::new() })
     }
 
     /// Puts the job's id in the names of started containers, and both in their labels, and lets one step of Slurm start the
-    /// agents of all `hosts`.
+    /// agents of all `hosts`, or hold them.
     pub fn for_job<'h>(
         self,
         job: JobId,
         name: &JobName,
         hosts: impl Iterator<Item = &'h Host>,
     ) -> Connector {
+        let hosts: Vec<&Host> = hosts.collect();
         let by = match self.by {
-            RemoteShell::Slurm(steps) => RemoteShell::Slurm(Arc::new(steps.for_nodes(hosts))),
+            RemoteShell::Slurm(steps) => RemoteShell::Slurm(Arc::new(steps.for_nodes(&hosts))),
             other => other,
         };
-        Connector { job: job.to_string(), title: name.as_str().to_owned(), by, ..self }
+        let tethers = self.tethers.map(|tethers| tethers.for_nodes(&hosts));
+        Connector { job: job.to_string(), title: name.as_str().to_owned(), by, tethers, ..self }
     }
 
     /// Prints the hosts with newly recorded host keys, each only once.
@@ -198,6 +205,7 @@ impl Connector {
     ) -> Result<HostConnection, ConnectError> {
         let tell = |stage| progress.set_stage(&host.to_string(), stage);
         let (dialled, port) = self.host_table.target_of(host);
+        let starting = self.tethers.as_ref().and_then(|all| Some((all, all.start(host)?)));
         let login = match &self.by {
             RemoteShell::Ssh(ssh) => {
                 Login::Ssh(ssh.connect(destination(&dialled, port), &tell).await?)
@@ -205,11 +213,16 @@ impl Connector {
             RemoteShell::Rsh(rsh) => Login::Rsh(rsh.clone(), dialled),
             RemoteShell::Slurm(steps) => Login::Slurm(steps.clone(), host.clone()),
         };
+        let tether = match starting {
+            Some((tethers, tether)) => tethers.tied(host, tether).await,
+            None => None,
+        };
         let label = container_name(&format!("rlaunch-{}-{host}", self.job));
         let own = self.of_hosts.get(&host.to_string());
         let connection = HostConnection {
             host: host.to_string(),
             login,
+            tether,
             container: own.unwrap_or(&self.container).clone(),
             keeps_limits: AtomicBool::new(false),
             started: Mutex::default(),
@@ -263,9 +276,26 @@ impl HostConnection {
 
     /// Asks the batch system by which the host is reached for the state of its job.
     pub(crate) async fn job_state(&self) -> JobState {
-        match &self.login {
-            Login::Slurm(steps, _) => steps.state().await,
-            Login::Ssh(_) | Login::Rsh(..) => JobState::Other,
+        let steps = match (&self.login, &self.tether) {
+            (Login::Slurm(steps, _), _) => steps,
+            (_, Some(tether)) => &tether.steps,
+            (Login::Ssh(_) | Login::Rsh(..), None) => return JobState::Other,
+        };
+        steps.state().await
+    }
+
+    /// Returns the words behind `agent` by which an agent on the host itself keeps to the CPUs of its batch system's job.
+    pub(crate) fn limiting_words(&self) -> Option<String> {
+        let is_outside = matches!(self.entry(), ContainerEntry::Login);
+        self.tether.as_ref().filter(|_| is_outside).map(Tether::agent_words)
+    }
+
+    /// Waits for the end of the batch system's job on the host, and returns a sentence about it. Never ends if nothing tells
+    /// of it. Cancel-safe.
+    pub(crate) async fn end_of_job(&mut self) -> String {
+        match &mut self.tether {
+            Some(tether) => tether.end().await,
+            None => std::future::pending().await,
         }
     }
 
@@ -450,6 +480,9 @@ impl HostConnection {
             // Each `--rsh` command and each step ends on its own.
             Login::Rsh(..) | Login::Slurm(..) => {}
         }
+        if let Some(tether) = self.tether {
+            tether.close().await;
+        }
     }
 }
 
@@ -490,6 +523,8 @@ pub struct Reach {
     pub launcher: Launcher,
     /// Slurm job by whose steps every host is reached, in place of SSH.
     pub slurm: Option<SlurmJob>,
+    /// Slurm job whose nodes are reached by SSH: within its CPUs, and no longer than it.
+    pub tether: Option<SlurmJob>,
     pub container: Option<Container>,
     /// Containers of hosts on which a program with options of its own runs; `None` for a host without one.
     pub of_hosts: BTreeMap<String, Option<Container>>,

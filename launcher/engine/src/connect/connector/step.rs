@@ -5,6 +5,8 @@
 //! and the task's first line says on which node it runs; so each node has a stream of its own ([`StepReader`]). Everything
 //! else, such as the cleanup after a lost agent, is a step of one task. Streams of srun are not encrypted: no secret goes
 //! that way, and an agent calls the launcher back as on hosts whose shell passes on no stdin.
+//!
+//! Where SSH is used all the same, such a step holds the nodes ([`super::tether`]).
 
 use crate::connect::channel::{AgentChannel, AgentReader, AgentWriter, CommandStatus, Incoming};
 use crate::connect::connector::rsh::{after_colon, describe_end, last_lines};
@@ -19,10 +21,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::process::Command;
 use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// Words with which the first line of a task begins; its number, its architecture and the name of its node follow.
-const TASK_LINE: &str = "rlaunch-install task ";
+pub(super) const TASK_LINE: &str = "rlaunch-install task ";
 /// Variables of Slurm that its commands get: where the controller is. All others would change a step, as
 /// `SRUN_CPUS_PER_TASK`, `SLURM_EXACT` and `SLURM_KILL_BAD_EXIT` do.
 const KEPT: &[&str] =
@@ -36,6 +39,8 @@ const OPTIONS: &[&str] = &[
 const UNREAD_LINES: usize = 64;
 /// Maximum length of a line, in bytes. Longer ones are cut.
 const MAX_LINE: usize = 16 << 10;
+/// Time limit for a step to end whose streams nobody reads any more.
+const END_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time limit for squeue, whose controller may be busy.
 const SQUEUE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for which a state of the job counts, so that many nodes that are silent ask once.
@@ -73,10 +78,14 @@ pub struct SlurmJob {
 }
 
 impl SlurmJob {
-    /// Returns the first host that is no node of the job. A host with a user is none: steps run as the job's user.
+    /// Returns the first host that is no node of the job.
     pub fn foreign<'h>(&self, hosts: &'h [Host]) -> Option<&'h Host> {
-        let is_node = |host: &Host| host.user.is_none() && self.nodes.contains(&host.name);
-        hosts.iter().find(|host| !is_node(host))
+        hosts.iter().find(|host| !self.has(host))
+    }
+
+    /// Tells whether a host is a node of the job. One with a user is none: steps run as the job's user.
+    pub fn has(&self, host: &Host) -> bool {
+        host.user.is_none() && self.nodes.contains(&host.name)
     }
 
     /// Tells whether srun is on PATH.
@@ -167,9 +176,9 @@ pub(crate) enum JobState {
 /// Steps of a Slurm job, shared by the connections to its nodes.
 pub(crate) struct Steps {
     job: SlurmJob,
-    /// Nodes of the step that starts the agents.
+    /// Nodes of the step that starts the agents, or holds them.
     nodes: Vec<String>,
-    agents: Mutex<Option<AgentStep>>,
+    shared: Mutex<Option<SharedStep>>,
     state: tokio::sync::Mutex<Option<KnownState>>,
 }
 
@@ -208,10 +217,12 @@ impl KnownState {
     }
 }
 
-/// Step that starts the agents, with the streams that no node has taken yet.
-struct AgentStep {
+/// Step with a task on each node, and the streams that no node has taken yet.
+struct SharedStep {
     waiting: HashMap<String, StepReader>,
     status: CommandStatus,
+    /// Ends with srun.
+    reading: JoinHandle<()>,
 }
 
 impl Steps {
@@ -219,14 +230,15 @@ impl Steps {
         Steps {
             job,
             nodes: Vec::new(),
-            agents: Mutex::new(None),
+            shared: Mutex::new(None),
             state: tokio::sync::Mutex::default(),
         }
     }
 
-    /// Returns steps of the same job, one of which starts the agents of `hosts`.
-    pub(super) fn for_nodes<'h>(&self, hosts: impl Iterator<Item = &'h Host>) -> Steps {
-        let nodes = hosts.map(|host| host.name.clone()).collect();
+    /// Returns steps of the same job, one of which has a task on each of its nodes among `hosts`.
+    pub(super) fn for_nodes(&self, hosts: &[&Host]) -> Steps {
+        let own = hosts.iter().filter(|host| self.job.has(host));
+        let nodes = own.map(|host| host.name.clone()).collect();
         Steps { nodes, ..Steps::new(self.job.clone()) }
     }
 
@@ -253,21 +265,44 @@ impl Steps {
         host: &Host,
         words: impl FnOnce() -> Option<Vec<String>>,
     ) -> Result<Option<(AgentChannel, CommandStatus)>, StepError> {
-        if !self.nodes.contains(&host.name) {
+        let Some((reader, status)) = self.join(host, Input::None, words)? else { return Ok(None) };
+        let channel = AgentChannel { reader: AgentReader::Step(reader), writer: AgentWriter::Step };
+        Ok(Some((channel, status)))
+    }
+
+    /// Starts the step with a task on each node, unless that was done, and returns the stream of one of them.
+    pub(super) fn join(
+        &self,
+        host: &Host,
+        input: Input,
+        words: impl FnOnce() -> Option<Vec<String>>,
+    ) -> Result<Option<(StepReader, CommandStatus)>, StepError> {
+        if !self.job.has(host) || !self.nodes.contains(&host.name) {
             return Ok(None);
         }
-        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
-        let step = match &mut *agents {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let step = match &mut *shared {
             Some(step) => step,
             None => {
                 let words = words().ok_or(StepError::NoAddress)?;
-                let step = AgentStep::start(&self.job, &self.nodes, &words);
-                agents.insert(step.map_err(|source| self.not_started(source))?)
+                let step = SharedStep::start(&self.job, &self.nodes, input, &words);
+                shared.insert(step.map_err(|source| self.not_started(source))?)
             }
         };
         let Some(reader) = step.waiting.remove(&host.name) else { return Ok(None) };
-        let channel = AgentChannel { reader: AgentReader::Step(reader), writer: AgentWriter::Step };
-        Ok(Some((channel, step.status.clone())))
+        Ok(Some((reader, step.status.clone())))
+    }
+
+    /// Waits for the end of the step with a task on each node, whose streams nobody reads any more.
+    pub(super) async fn end(self) {
+        let shared = self.shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let Some(SharedStep { waiting, reading, .. }) = shared else { return };
+        drop(waiting);
+        deadline::within(END_TIMEOUT, reading).await;
+    }
+
+    pub(super) fn job_id(&self) -> &str {
+        &self.job.id
     }
 
     fn not_started(&self, source: io::Error) -> StepError {
@@ -300,14 +335,31 @@ impl Steps {
     }
 }
 
-impl AgentStep {
+/// stdin of the tasks of a step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Input {
+    None,
+    /// It is empty, and ends when the launcher is gone or all streams of the step are.
+    Open,
+}
+
+impl SharedStep {
     /// Starts a step. Its streams are cut, and srun is ended, when all its readers are gone.
-    fn start(job: &SlurmJob, nodes: &[String], words: &[String]) -> io::Result<AgentStep> {
+    fn start(
+        job: &SlurmJob,
+        nodes: &[String],
+        input: Input,
+        words: &[String],
+    ) -> io::Result<SharedStep> {
         let mut srun = job.srun(nodes);
-        srun.args(["--label", "--input=none"]).args(words);
+        srun.arg("--label");
+        if input == Input::None {
+            srun.arg("--input=none");
+        }
+        srun.args(words);
         let status = CommandStatus::default();
         let AgentChannel { reader, writer } = AgentChannel::over_child(srun, Some(status.clone()))?;
-        drop(writer);
+        let stdin = (input == Input::Open).then_some(writer);
         let (open, all_gone) = mpsc::channel(1);
         let streams = nodes.iter().map(|node| {
             let (lines, unread) = unread();
@@ -315,8 +367,9 @@ impl AgentStep {
             ((node.clone(), lines), (node.clone(), reader))
         });
         let (senders, waiting): (HashMap<_, _>, HashMap<_, _>) = streams.unzip();
-        tokio::spawn(distribute(reader, Tasks { unplaced: senders, ..Tasks::default() }, all_gone));
-        Ok(AgentStep { waiting, status })
+        let tasks = Tasks { unplaced: senders, ..Tasks::default() };
+        let reading = tokio::spawn(distribute(reader, stdin, tasks, all_gone));
+        Ok(SharedStep { waiting, status, reading })
     }
 }
 
@@ -427,9 +480,14 @@ impl Drop for LineSender {
     }
 }
 
-/// Reads what srun prints until it ends or all readers are gone. Then srun gets SIGTERM, unless it has ended, and ends the
-/// tasks.
-async fn distribute(mut srun: AgentReader, mut tasks: Tasks, mut all_gone: mpsc::Receiver<()>) {
+/// Reads what srun prints until it ends or all readers are gone. Then `stdin` ends, and srun gets SIGTERM, unless it ends
+/// soon, and ends the tasks.
+async fn distribute(
+    mut srun: AgentReader,
+    stdin: Option<AgentWriter>,
+    mut tasks: Tasks,
+    mut all_gone: mpsc::Receiver<()>,
+) {
     let (mut stdout, mut stderr) = (Lines::default(), Lines::default());
     loop {
         let incoming = tokio::select! {
@@ -445,7 +503,7 @@ async fn distribute(mut srun: AgentReader, mut tasks: Tasks, mut all_gone: mpsc:
     stdout.finish(|line| tasks.on_output(line));
     stderr.finish(|line| tasks.on_words(line));
     // The ends of the streams tell the readers, which must come after srun's exit status is known.
-    drop(tasks);
+    drop((tasks, stdin));
     srun.reap().await;
 }
 
@@ -530,9 +588,9 @@ fn labelled(line: &str) -> Option<(u32, &str)> {
     Some((task.trim_start().parse().ok()?, text.strip_prefix(' ').unwrap_or(text)))
 }
 
-/// Returns the reason in a line such as `slurmstepd: error: *** STEP 7.0 ON a CANCELLED AT 2026-11-29T19:11:10 DUE TO TIME
+/// Returns what Slurm says in a line such as `slurmstepd: error: *** STEP 7.0 ON a CANCELLED AT 2026-11-29T19:11:10 DUE TO TIME
 /// LIMIT ***`.
-fn ended_by_slurm(line: &str) -> Option<&str> {
+pub(super) fn ended_by_slurm(line: &str) -> Option<&str> {
     let (_, said) = line.split_once("*** ")?;
     let (said, _) = said.split_once(" ***")?;
     (said.starts_with("STEP ") || said.starts_with("JOB ")).then_some(said)
@@ -556,8 +614,27 @@ fn ended_tasks(line: &str) -> Option<(Vec<String>, Vec<u32>)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// Writing end of the stream of a task.
+    pub(in crate::connect::connector) struct TaskLines(LineSender);
+
+    impl TaskLines {
+        pub(in crate::connect::connector) fn output(&self, line: &str) {
+            self.0.send(Kind::Output, line);
+        }
+
+        pub(in crate::connect::connector) fn srun(&self, line: &str) {
+            self.0.send(Kind::Srun, line);
+        }
+    }
+
+    /// Makes the stream of a task.
+    pub(in crate::connect::connector) fn stream() -> (TaskLines, StepReader) {
+        let (lines, unread) = unread();
+        (TaskLines(lines), StepReader { unread, _open: mpsc::channel(1).0 })
+    }
 
     fn tasks(nodes: &[&str]) -> (Tasks, HashMap<String, Arc<Unread>>) {
         let channels = nodes.iter().map(|node| {

@@ -135,8 +135,16 @@ fn group_of(rank: Rank, processes: &[ProcessStacks]) -> Group {
     let has_frames = !frames.is_empty();
     let program = || {
         let process = thread.and_then(|thread| place::process_of(thread, processes));
-        let program = process.map(|process| printable::first_line(&process.program));
-        program.unwrap_or_else(|| "a process that cannot be read".to_owned())
+        let Some(process) = process.or(processes.first()) else {
+            return "a process that cannot be read".to_owned();
+        };
+        let program = printable::first_line(&process.program);
+        match &process.problem {
+            Some(problem) if thread.is_none() => {
+                format!("{program}: {}", printable::first_line(problem))
+            }
+            _ => program,
+        }
     };
     let place = if has_frames { frames } else { program() };
     Group { ranks: vec![rank], place, waits: (kind, object.into_iter().collect()), has_frames }
@@ -225,5 +233,10 @@ mod tests {
     fn a_rank_that_cannot_be_read_is_said_so() {
         let unread = RankStacks { rank: Rank(0), processes: Vec::new() };
         assert_eq!(described(&[unread]).1, ["rank 0 on h0: a process that cannot be read"]);
+        let problem = Some("its threads could not be listed in time".to_owned());
+        let late = ProcessStacks { program: "train".into(), problem, ..ProcessStacks::default() };
+        let late = RankStacks { rank: Rank(0), processes: vec![late] };
+        let line = "rank 0 on h0: train: its threads could not be listed in time";
+        assert_eq!(described(&[late]).1, [line]);
     }
 }

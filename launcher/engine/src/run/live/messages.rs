@@ -9,7 +9,7 @@ use super::speed::PrintedSpeed;
 use crate::run::output::OutputPart;
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use rlaunch_bootstrap::protocol::session::{FromSession, ToSession};
-use rlaunch_plan::map::RankMap;
+use rlaunch_plan::map::HostRanks;
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages. Every change of a message needs a new number.
@@ -99,24 +99,6 @@ pub struct JobStatus {
     pub last_output: Option<LastOutput>,
     /// Last speeds that ranks have printed, by rank.
     pub speeds: Vec<RankSpeed>,
-}
-
-/// Ranks of a host.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub struct HostRanks {
-    pub host: String,
-    pub ranks: Vec<u32>,
-}
-
-impl HostRanks {
-    /// Lists the hosts of a map with their ranks, in the order of nodes.
-    pub(crate) fn of_map(map: &RankMap) -> Vec<HostRanks> {
-        let hosts = map.nodes.iter().map(|node| HostRanks {
-            host: node.host.to_string(),
-            ranks: node.ranks.iter().map(|rank| rank.0).collect(),
-        });
-        hosts.collect()
-    }
 }
 
 /// Last speed that a rank has printed.

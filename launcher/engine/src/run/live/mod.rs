@@ -26,7 +26,6 @@ mod socket;
 mod speed;
 mod status;
 
-pub(crate) use directory::machine;
 pub(crate) use inspections::{Asker, InspectionAnswer, Inspections};
 pub(crate) use sessions::{SessionStep, Sessions};
 pub(crate) use socket::{ConnectionId, JobQuery, JobSocket, QueryKind};

@@ -1,11 +1,11 @@
 //! State of a running job. [`EventLog::emit`](crate::run::events::EventLog::emit) adds the events to it; the placement of
 //! ranks, their output and the end are added where they become known.
 
-use super::messages::{HostRanks, JobPhase, JobStatus, LastOutput, RankSpeed};
+use super::messages::{JobPhase, JobStatus, LastOutput, RankSpeed};
 use super::speed::PrintedSpeed;
 use memchr::memmem;
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_plan::map::RankMap;
+use rlaunch_plan::map::{HostRanks, RankMap};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

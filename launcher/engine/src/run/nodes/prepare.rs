@@ -1,8 +1,7 @@
 //! Preparation of all nodes: each gets its part of the job, checks whether it can run that part, and answers.
 
-use super::{Agents, Node, Reached};
+use super::{Agents, HelperUpload, Node, Reached};
 use crate::connect::agent::library::RankLibraries;
-use crate::run::helper_upload::HelperUpload;
 use crate::run::job_run::JobRun;
 use crate::run::pump::{AgentMessage, Pump};
 use crate::run::{inventory_check, output, preflight_report, told};
@@ -18,9 +17,10 @@ use rlaunch_console::progress::Progress;
 use rlaunch_console::{messages, terminal};
 use rlaunch_plan::env::ReservedPorts;
 use rlaunch_plan::hosts::{Host, addresses};
-use rlaunch_plan::job::{JobSpec, Preload, apps};
+use rlaunch_plan::job::{JobSpec, Preload};
 use rlaunch_plan::map::RankMap;
 use rlaunch_plan::placement::Bind;
+use rlaunch_plan::rank_config;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::collections::BTreeMap;
@@ -99,7 +99,7 @@ impl Reached {
         let answers = self.await_answers(pump, limit, &progress, copier.as_mut());
         let answers = progress.report_while(answers).await?;
         let prepared = self.evaluate(job, answers, candidates)?;
-        preflight_report::homes(&prepared.nodes, "run").iter().for_each(|line| told::once(line));
+        super::homes(&prepared.nodes, "run").iter().for_each(|line| told::once(line));
         let hosts = prepared.nodes.iter().map(|node| &node.host);
         let inventories: Vec<(&Host, &Inventory)> = hosts.zip(&prepared.inventories).collect();
         inventory_check::check_container(&job.reach, &inventories)?;
@@ -255,7 +255,7 @@ fn node_job(
     library: Option<LibrarySource>,
 ) -> Job {
     let shape = job.shape(map.nodes.len());
-    let (applications, ranks) = apps::node_applications(job, map, node.id);
+    let (applications, ranks) = rank_config::node_applications(job, map, node.id);
     let launcher_timeout = job.launcher_timeout();
     // An agent on this machine is not cut off from its launcher.
     let node_timeout = if job.is_local { launcher_timeout } else { job.node_timeout() };

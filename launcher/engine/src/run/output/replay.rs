@@ -9,11 +9,11 @@ use super::{
 };
 use crate::connect::outbox::{Outbox, OutboxReceiver};
 use crate::run::live::LiveStatus;
-use crate::run::live::messages::HostRanks;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
 use rlaunch_console::messages;
 use rlaunch_plan::job::tag_pattern::{LineOrigin, TagPattern};
+use rlaunch_plan::map::HostRanks;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;

@@ -8,11 +8,11 @@
 //! The launcher holds a lock on the file as long as it lives, which tells readers that more may come.
 
 use super::StreamId;
-use crate::run::live::messages::HostRanks;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::control::Stream;
 use rlaunch_console::messages;
 use rlaunch_console::process_env::create_state_directory;
+use rlaunch_plan::map::HostRanks;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

@@ -6,6 +6,7 @@
 //! | `store.rs` | [`RecordStore`]: writes, finds and reads records |
 //! | `begun.rs` | what a job has if its launcher is killed |
 //! | `held_name.rs` | names that users give to jobs |
+//! | `machine.rs` | this machine in names of files |
 //! | `room.rs` | which records are kept |
 
 use crate::run::output::store::{self, OutputStore, StoreReader};
@@ -26,11 +27,13 @@ use tempfile::NamedTempFile;
 
 mod begun;
 mod held_name;
+mod machine;
 mod room;
 
 use begun::BEGUN;
 pub(super) use begun::BegunRecord;
 pub use held_name::{HeldName, NameClaim};
+pub(crate) use machine::machine;
 
 /// Maximum number of records that are kept; older ones are removed.
 const MAX_RECORDS: usize = 1000;

@@ -6,9 +6,8 @@
 //! runs.
 
 use super::{JoinState, RankPlan};
-use crate::run::helper_upload::HelperUpload;
 use crate::run::links;
-use crate::run::nodes::{Agents, Node};
+use crate::run::nodes::{Agents, HelperUpload, Node};
 use crate::run::pump::{self, Pump};
 use rlaunch_bootstrap::deadline::CHECK_INTERVAL;
 use rlaunch_bootstrap::protocol::control::{Helper, ToAgent};

@@ -3,8 +3,9 @@
 
 use super::{Action, BrokenEdges, Supervisor, job_ending};
 use crate::run::events::Event;
+use crate::run::first_failure::RankExit;
 use crate::run::links::LinkChange;
-use crate::run::outcome::{RankExit, Reason};
+use crate::run::outcome::Reason;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::SingletonPolicy;
 use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent, UnservedMpi};

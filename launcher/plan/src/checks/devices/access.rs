@@ -1,6 +1,6 @@
 //! Device files of RDMA devices, and the libraries through which programs open them.
 
-use super::{container_cure, in_container, indexed, is_used, severity_of_loss};
+use super::{container_cure, in_container, indexed, install_line, is_used, severity_of_loss};
 use crate::checks::{Check, Cluster, ClusterHost, Needs, POD_RESOURCE, quoted};
 use crate::findings::{Finding, Fix, Severity, id};
 use crate::selection::ConnectBy;
@@ -265,8 +265,7 @@ fn provider(cluster: &Cluster<'_>) -> Vec<Finding> {
 /// Adds how to install libibverbs with its providers.
 fn with_packages(cluster: &Cluster<'_>, host: &ClusterHost<'_>, found: Finding) -> Finding {
     let ids = host.diagnostics.map(|diagnostics| diagnostics.kernel.distribution_ids.as_slice());
-    let line =
-        crate::checks::infiniband::install_line(ids.unwrap_or_default(), "ibverbs-providers");
+    let line = install_line(ids.unwrap_or_default(), "ibverbs-providers");
     match (in_container(cluster, host), line) {
         (true, _) => found.advise(
             "install in the image: apt-get install libibverbs1 ibverbs-providers, or the vendor's package; do \

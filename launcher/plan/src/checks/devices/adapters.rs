@@ -1,6 +1,6 @@
 //! PCI functions that could be RDMA devices and are not.
 
-use super::{in_container, indexed, others_have_rdma, severity_of_absence};
+use super::{in_container, indexed, install_line, others_have_rdma, severity_of_absence};
 use crate::checks::{Check, Cluster, ClusterHost, Needs};
 use crate::findings::{Finding, Fix, Severity, id};
 use rlaunch_bootstrap::inventory::diagnostics::{Diagnostics, PciAdapter};
@@ -223,7 +223,7 @@ fn dropped(cluster: &Cluster<'_>) -> Vec<Finding> {
             .device(&*first.address)
             .run("sudo ofed_uninstall.sh --force");
         let ids = &diagnostics.kernel.distribution_ids;
-        let install = crate::checks::infiniband::install_line(ids, "rdma-core");
+        let install = install_line(ids, "rdma-core");
         Some(
             install
                 .into_iter()

@@ -3,7 +3,7 @@
 //! [`StartOrder`] receives the events that ranks started and ports opened, and returns the programs that may
 //! start.
 
-use super::{AppError, AppTitle, nodes_of};
+use super::{AppError, AppTitle};
 use crate::job::JobSpec;
 use crate::map::RankMap;
 use rlaunch_bootstrap::id::{NodeId, Rank};
@@ -167,7 +167,7 @@ impl StartOrder {
             if awaited.is_empty() {
                 continue;
             }
-            let nodes = nodes_of(map, index).map(|node| node.id).collect();
+            let nodes = map.nodes_of(index).map(|node| node.id).collect();
             let program = DueProgram { index: u32::try_from(index).unwrap_or(u32::MAX), nodes };
             waiting.push(WaitingProgram { title: app.title(index), program, awaited });
         }
@@ -232,7 +232,7 @@ pub fn awaited_ports(
     let mut ports = Vec::new();
     let mut id = 0;
     for (index, app) in job.apps.iter().enumerate() {
-        let prober = nodes_of(map, index).next().map(|node| node.id);
+        let prober = map.nodes_of(index).next().map(|node| node.id);
         for condition in &app.after {
             let Condition::PortOpen { host, port } = condition else { continue };
             let hosts = addresses(host, prober, table);

@@ -14,14 +14,13 @@ pub mod template;
 pub use after::{DueProgram, StartOrder, awaited_ports};
 pub use template::{JobAddresses, RenderedTexts};
 
-use crate::env::identity;
 use crate::hosts::Host;
 use crate::job::JobSpec;
-use crate::map::{MapError, MappedNode, RankMap};
+use crate::map::{MapError, RankMap};
 use crate::program::Starter;
 use after::Condition;
-use rlaunch_bootstrap::id::{LocalRank, NodeId, Rank};
-use rlaunch_bootstrap::job::{Application, EnvVar, RankSpec, ScriptCheck, WorkingDir};
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::job::{EnvVar, ScriptCheck, WorkingDir};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -116,52 +115,6 @@ impl JobSpec {
     pub fn starter_of(&self, map: &RankMap, rank: Rank) -> Option<Starter> {
         self.options.starter(map.application_of(rank))
     }
-}
-
-/// Describes a node's programs and ranks for its agent.
-pub fn node_applications(
-    job: &JobSpec,
-    map: &RankMap,
-    node: NodeId,
-) -> (Vec<Application>, Vec<RankSpec>) {
-    let ranks: &[Rank] = map.nodes.get(node.index()).map_or(&[], |node| &node.ranks);
-    let mut here: Vec<usize> = ranks.iter().map(|rank| map.application_of(*rank)).collect();
-    here.sort_unstable();
-    here.dedup();
-    let application = |&index: &usize| {
-        let app = job.apps.get(index)?;
-        Some(Application {
-            index: u32::try_from(index).unwrap_or(u32::MAX),
-            argv: app.argv.clone(),
-            other_names: app.other_names.clone(),
-            wdir: app.wdir.clone(),
-            env: app.env.clone(),
-            script: app.script.clone(),
-            in_environment: app.in_environment.clone(),
-            offers_mpi: !job.options.starter(index).is_some_and(Starter::is_service),
-            preload: app.preload.clone(),
-            starts_on_request: !app.after.is_empty(),
-        })
-    };
-    let spec = |(local_rank, &rank): (LocalRank, &Rank)| {
-        let at = here.binary_search(&map.application_of(rank)).unwrap_or(0);
-        RankSpec {
-            rank,
-            local_rank,
-            application: u32::try_from(at).unwrap_or(u32::MAX),
-            env: identity::rank_variables(job, map, node, local_rank),
-            stdin: job.stdin.is_read_by(rank),
-        }
-    };
-    let specs = (0u32..).map(LocalRank).zip(ranks).map(spec).collect();
-    (here.iter().filter_map(application).collect(), specs)
-}
-
-/// Returns the nodes on which a program has ranks. `index` is the program's number in the job, from 0.
-pub(crate) fn nodes_of(map: &RankMap, index: usize) -> impl Iterator<Item = &MappedNode> {
-    let has_any =
-        move |node: &&MappedNode| node.ranks.iter().any(|rank| map.application_of(*rank) == index);
-    map.nodes.iter().filter(has_any)
 }
 
 /// Error in the names, conditions, hosts or templates of programs.

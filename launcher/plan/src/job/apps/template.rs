@@ -2,7 +2,7 @@
 //! replaced for each rank, once the rank table is known. An argument or a value is a template only if it has a
 //! placeholder of rlaunch, or one that is misspelt: programs have placeholders of their own.
 
-use super::{AppError, AppSpec, AppTitle, nodes_of};
+use super::{AppError, AppSpec, AppTitle};
 use crate::job::JobSpec;
 use crate::map::RankMap;
 use crate::options::NamedPort;
@@ -482,7 +482,7 @@ fn named_apps<'a>(
     table: &'a RankTable,
 ) -> BTreeMap<&'a str, AppContext<'a>> {
     let app_context = |(index, app): (usize, &'a AppSpec)| {
-        let nodes: Vec<_> = nodes_of(map, index).collect();
+        let nodes: Vec<_> = map.nodes_of(index).collect();
         let first = table.nodes().get(nodes.first()?.id.index())?;
         let is_own = |rank: &u32| map.application_of(Rank(*rank)) == index;
         let hosts = nodes.iter().map(|node| node.host.name.as_str()).collect();

@@ -1,10 +1,10 @@
 //! Giving files their names when all are whole.
 
 use super::super::beneath::{Seen, split};
-use super::super::kept::lock_abandoned;
 use super::super::meta::{SETGID, Stamp, now};
+use super::super::unfinished::{is_staging_name, lock_abandoned, stem, without_digits};
 use super::super::walk::joined;
-use super::staging::{mode_of, os, stem, times, without_digits};
+use super::staging::{mode_of, os, times};
 use super::{Finished, IN_PLACE, STAGED, Stage, StageError, Written, lock};
 use rlaunch_copy::{ChunkId, Entry, Kind, RelativePath, Time, hash};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
@@ -343,7 +343,7 @@ impl Stage {
             }
             let (_, name) = split(path);
             let is_copied = self.is_copied(path, &seen.meta.stamp());
-            if !is_copied && !super::is_staging_name(name) {
+            if !is_copied && !is_staging_name(name) {
                 let unknown = self.path.join(os(path));
                 return Err(StageError::InTheWay { path: self.path.join(os(top)), unknown });
             }

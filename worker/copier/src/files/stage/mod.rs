@@ -19,14 +19,13 @@ mod staging;
 
 use super::beneath::{Beneath, Seen};
 use super::index::Index;
+use super::unfinished::is_staging_name;
 use crate::meter::Meter;
 use disk::{Disk, Real};
 use rlaunch_copy::{ChunkId, ChunkSet, Entry, Kind, Manifest, RelativePath, hash};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use staging::Active;
-pub(super) use staging::is_staging_name;
-pub(crate) use staging::staging_name_of;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -418,5 +417,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-#[path = "../stage_tests.rs"]
 mod tests;

@@ -3,6 +3,7 @@
 use super::super::beneath::{Seen, split};
 use super::super::hashing::{is_zeros, is_zeros_hash};
 use super::super::meta::{Meta, SETGID};
+use super::super::unfinished::staging_name;
 use super::super::walk::joined;
 use super::{FEW, LACKING, STAGED, Stage, StageError, lock};
 use rlaunch_copy::{CHUNK, ChunkId, Entry, Kind, Time, hash};
@@ -17,13 +18,6 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 
-/// What the name of an unfinished file has between the name that it will have and the digits of its
-/// content's hash.
-const MARK: &[u8] = b".rlaunch-";
-/// Number of these digits.
-const DIGITS: usize = 8;
-/// Length of a name, in bytes, that Linux takes.
-const MAX_NAME: usize = 255;
 /// File system whose files are in memory: asking it for space fills that with zeros, which takes as
 /// long as writing.
 const TMPFS: i64 = 0x0102_1994;
@@ -386,37 +380,6 @@ fn content_of(entry: &Entry) -> u32 {
     };
     let [a, b, c, d, ..] = hash.0;
     u32::from_be_bytes([a, b, c, d])
-}
-
-/// Returns a name that no copy takes along.
-pub(crate) fn staging_name_of(name: &str, number: u32) -> String {
-    String::from_utf8_lossy(&staging_name(name.as_bytes(), number)).into_owned()
-}
-
-/// Returns the name under which a file is made.
-fn staging_name(name: &[u8], content: u32) -> Vec<u8> {
-    [&stem(name), MARK, format!("{content:08x}").as_bytes()].concat()
-}
-
-/// Returns what the name of an unfinished file begins with, whatever it is to contain.
-pub(super) fn stem(name: &[u8]) -> Vec<u8> {
-    if 1 + name.len() + MARK.len() + DIGITS <= MAX_NAME {
-        return [b".", name].concat();
-    }
-    let short = hash(name).to_string();
-    [b".", &short.as_bytes()[..2 * DIGITS]].concat()
-}
-
-/// Tells whether a name is one under which files are made.
-pub(in super::super) fn is_staging_name(name: &[u8]) -> bool {
-    name.first() == Some(&b'.') && without_digits(name).is_some()
-}
-
-/// Returns what is before mark and digits in the name of an unfinished file.
-pub(super) fn without_digits(name: &[u8]) -> Option<&[u8]> {
-    let (start, digits) = name.split_at_checked(name.len().checked_sub(DIGITS)?)?;
-    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    start.strip_suffix(MARK).filter(|_| digits.iter().all(is_digit))
 }
 
 pub(super) fn mode_of(entry: &Entry) -> Mode {

@@ -2,8 +2,8 @@
 //! `ID.NAME@MACHINE.begun`, which says that it was killed, and holds a lock on it. Whoever lists the records finds the lock
 //! free then, and gives the file the name of a record ([`RecordStore::adopt_begun`]).
 
+use super::machine::machine;
 use super::{RecordStore, RecordedJob};
-use crate::run::live::machine;
 use crate::run::output::RecordedOutput;
 use crate::run::record::{JobRecord, RecordedEnd};
 use rlaunch_plan::job::name::JobName;

@@ -2,7 +2,7 @@
 //!
 //! The launcher locks `NAME@MACHINE.name` beside the records for as long as its job lasts; the file has the job's id.
 
-use crate::run::live::machine;
+use super::machine::machine;
 use crate::run::record::RecordStore;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_console::process_env::create_state_directory;

@@ -1,6 +1,6 @@
 //! `--show timing`: where the time of a start went, by the events of the job.
 
-use crate::run::events::Event;
+use super::Event;
 use rlaunch_text::columns;
 use std::time::Duration;
 

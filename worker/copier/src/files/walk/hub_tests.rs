@@ -1,4 +1,4 @@
-use super::super::walk::{How, walk};
+use super::super::{How, walk};
 use super::*;
 use std::os::unix::fs::symlink;
 use tempfile::TempDir;

@@ -4,15 +4,15 @@
 //! the agent is the entry point, so that images need no shell. The container lives as long as its client: with `-i` the
 //! client's end is the end of the agent's stdin. What an engine has kept all the same is removed by the next start.
 
-use super::command::AgentLocation;
-use super::container::{PLACEHOLDER, WATCH, WATCHED};
+use super::{PLACEHOLDER, WATCH, WATCHED};
+use crate::connect::connector::command::AgentLocation;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::protocol::housekeeping::ENGINE_MARK;
 use std::fmt::Write as _;
 use std::str::FromStr;
 
 /// Directory in the container at which the host's directory with the agent is mounted.
-pub(super) const MOUNT: &str = "/opt/rlaunch";
+pub(crate) const MOUNT: &str = "/opt/rlaunch";
 
 /// Begin of lines on stderr by which the script tells the launcher how it starts the container.
 pub(crate) const SAYS: &str = "rlaunch-container ";
@@ -39,7 +39,7 @@ pub(crate) struct StartedContainer {
 
 impl StartedContainer {
     /// Reads the lines of the script, without their begin [`SAYS`].
-    pub(super) fn read(tool: &str, said: &[String]) -> Option<StartedContainer> {
+    pub(crate) fn read(tool: &str, said: &[String]) -> Option<StartedContainer> {
         let has = |words: &str| said.iter().any(|line| line == words);
         let command = without_secrets(said.iter().find_map(|line| line.strip_prefix("run "))?);
         let (keeps_limits, lacks_gpus) = (has(KEEPS_LIMITS), has(NO_GPUS));
@@ -48,7 +48,7 @@ impl StartedContainer {
 }
 
 /// Returns an engine's command for printing: a command of the user's own may have secrets in it.
-pub(super) fn without_secrets(command: &str) -> String {
+pub(crate) fn without_secrets(command: &str) -> String {
     command.split(' ').map(redacted).collect::<Vec<_>>().join(" ")
 }
 
@@ -238,25 +238,25 @@ impl RunOptions {
 
 /// Names of a container that is about to start.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Names<'a> {
-    pub(super) container: &'a str,
+pub(crate) struct Names<'a> {
+    pub(crate) container: &'a str,
     /// Id of the job, or of the launch of a verb.
-    pub(super) job: &'a str,
+    pub(crate) job: &'a str,
     /// Name of the job; empty for a verb.
-    pub(super) title: &'a str,
+    pub(crate) title: &'a str,
 }
 
 /// Image, and the command that starts containers from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Image<'a> {
+pub(crate) struct Image<'a> {
     /// Program of an engine that understands docker's command line.
-    pub(super) tool: &'a str,
-    pub(super) name: &'a str,
+    pub(crate) tool: &'a str,
+    pub(crate) name: &'a str,
     /// Command of `--container-exec`, which ends with the placeholder [`PLACEHOLDER`]; `None` for the usual command.
-    pub(super) run: Option<&'a str>,
-    pub(super) options: &'a RunOptions,
+    pub(crate) run: Option<&'a str>,
+    pub(crate) options: &'a RunOptions,
     /// Whether the container has the limits of its engine, which may not raise them.
-    pub(super) keeps_limits: bool,
+    pub(crate) keeps_limits: bool,
 }
 
 /// Shell code for the host. If the agent at the path `$a` is missing, the code fails, so that the launcher
@@ -281,17 +281,17 @@ fn with(words: &str) -> String {
 
 impl<'a> Image<'a> {
     /// Tells whether containers start by the usual command, which may raise limits.
-    pub(super) fn is_usual(&self) -> bool {
+    pub(crate) fn is_usual(&self) -> bool {
         self.run.is_none()
     }
 
-    pub(super) fn keep_limits(self, keeps_limits: bool) -> Image<'a> {
+    pub(crate) fn keep_limits(self, keeps_limits: bool) -> Image<'a> {
         Image { keeps_limits, ..self }
     }
 
     /// Returns the line for a host's login shell that starts a container and executes the agent in it with the arguments
     /// `words`.
-    pub(super) fn line(&self, names: Names<'_>, agent: &AgentLocation, words: &str) -> String {
+    pub(crate) fn line(&self, names: Names<'_>, agent: &AgentLocation, words: &str) -> String {
         let (path, own) = match agent {
             AgentLocation::At(path) => (path.clone(), String::new()),
             AgentLocation::InCache { cache, build } => {
@@ -451,7 +451,7 @@ impl<'a> Image<'a> {
     }
 
     /// Returns a script for the host by which it gets the image from its registry.
-    pub(super) fn pull_script(&self) -> String {
+    pub(crate) fn pull_script(&self) -> String {
         format!("exec {} pull {};", self.engine(), self.name)
     }
 
@@ -459,7 +459,7 @@ impl<'a> Image<'a> {
     /// none of them runs. The engine's list of names confirms the removal, because a failing `inspect`
     /// could also mean that the engine does not answer; and it is asked again after that, because a container may go
     /// between the two questions.
-    pub(super) fn removal_script(&self) -> String {
+    pub(crate) fn removal_script(&self) -> String {
         let engine = self.engine();
         format!(
             "set -f; for c do {engine} kill $c; {engine} rm -f $c; done >/dev/null 2>&1; \
@@ -483,7 +483,7 @@ fn mark(engine: &str) -> String {
 }
 
 /// Converts a text to a name for a container: characters that engines do not allow become dashes.
-pub(super) fn container_name(text: &str) -> String {
+pub(crate) fn container_name(text: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '-' };
     text.chars().map(plain).collect()
 }

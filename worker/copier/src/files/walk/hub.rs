@@ -5,7 +5,7 @@
 //! lead to, once for all commits. `.no_exist/COMMIT` names files that the commit lacks, so that
 //! libraries do not ask for them. Copied so, a model is found offline.
 
-use super::walk::{Collected, WalkError, everything, is_gone, joined, read_error};
+use super::{Collected, WalkError, everything, is_gone, joined, read_error};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -1,9 +1,9 @@
 //! Upload of a helper program to nodes: of the prover, which proves RDMA paths, of the reader of stacks, and of the
 //! copier of files. A node is sent the SHA-256 digest of the program's file, and the file itself if it asks for it.
 
+use super::{Agents, Node};
 use crate::connect::agent::host_file::HostFile;
 use crate::connect::agent::store;
-use crate::run::nodes::{Agents, Node};
 use bytes::Bytes;
 use rlaunch_bootstrap::protocol::control::{self, Helper, HelperFile, ToAgent};
 use rlaunch_console::messages;

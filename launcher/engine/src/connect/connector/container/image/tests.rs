@@ -1,6 +1,6 @@
-use super::super::command::RemoteCommand;
-use super::super::container::Container;
+use super::super::Container;
 use super::*;
+use crate::connect::connector::command::RemoteCommand;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;

@@ -1,0 +1,219 @@
+//! Programs that hosts lack or cannot start.
+
+use super::{closed_hint, describe_path, missing_file_hint};
+use rlaunch_bootstrap::env::redacted;
+use rlaunch_bootstrap::job::{PathDefect, ProgramDefect};
+use rlaunch_plan::hosts::Host;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::shell;
+use rlaunch_text::typed::{TypedJob, interpreter_of};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::{env, fs, slice};
+
+/// Describes a program that is not there. `instead` is an installed program that the user may have meant.
+pub(super) fn describe_missing_program(
+    program: &OsString,
+    instead: Option<&str>,
+    hosts: &str,
+    typed: Option<TypedJob<'_>>,
+) -> (Exit, String, Option<String>) {
+    if program.is_empty() {
+        let hint =
+            "a variable that is not set may stand there: write its value, or name the program";
+        return (Exit::NOT_FOUND, "the program has an empty name".into(), Some(hint.into()));
+    }
+    // Variables may stand where a program was expected.
+    let name = redacted(&program.to_string_lossy());
+    let sentence = format!("{name} is not on {hosts}");
+    let by_path = program.as_encoded_bytes().contains(&b'/');
+    let is_here = Path::new(program).is_file();
+    let alone = TypedJob::of_program(slice::from_ref(program));
+    let own = typed.filter(|typed| typed.program() == program).unwrap_or(alone);
+    let advice = own.for_shell().or_else(|| own.for_hosts()).filter(|_| !is_here);
+    let hint = advice.unwrap_or_else(|| match instead {
+        Some(instead) => match typed.filter(|typed| typed.program() == instead) {
+            Some(typed) => format!("{instead} is there: {}", typed.with_options(&[])),
+            None => format!("{instead} is there: use {instead}"),
+        },
+        None if is_here && !by_path && hosts == Host::this_machine().name => {
+            file_here_hint(program, own)
+        }
+        None if by_path || is_here => program_here_hint(program, typed),
+        None if is_python(program) => format!(
+            "install it there: sudo apt install python3 || sudo dnf install python3; or, if \
+             it is elsewhere on {hosts}, give its path, or pass PATH on by -x PATH"
+        ),
+        None => searched_path_hint(&name, own),
+    });
+    (Exit::NOT_FOUND, sentence, Some(hint))
+}
+
+/// Describes why a program that is there cannot start. The codes are those of shells.
+pub(super) fn describe_defect(
+    program: &OsStr,
+    defect: &ProgramDefect,
+    hosts: &str,
+) -> (Exit, String, Option<String>) {
+    let name = program.display();
+    let cannot = format!("{name} cannot start on {hosts}");
+    match defect {
+        ProgramDefect::Unusable(defect) => {
+            let state = describe_path(Path::new(program), defect, &format!("on {hosts}"));
+            let sentence = format!("{name} {state}");
+            (exit_of(defect), sentence, Some(program_hint(program, defect)))
+        }
+        ProgramDefect::NoInterpreter { interpreters, defect } => {
+            let (needed, hint) = describe_interpreters(program, interpreters, defect);
+            (exit_of(defect), format!("{cannot}: its first line needs {needed}"), Some(hint))
+        }
+        ProgramDefect::CutOff { length, whole } => {
+            let sentence = format!("{cannot}: only {length} of its {whole} bytes are there");
+            let hint = format!("copy it there again; `cksum {}` compares", shell::quoted(program));
+            (Exit::NOT_EXECUTABLE, sentence, Some(hint))
+        }
+        ProgramDefect::OtherMachine { machine, host } => {
+            let sentence =
+                format!("{cannot}: it is built for {machine}, and the machine there is {host}");
+            let hint = "give hosts of each kind their own program: \
+                        rlaunch -H HOSTS PROGRAM : -H OTHERS PROGRAM";
+            (Exit::NOT_EXECUTABLE, sentence, Some(hint.to_owned()))
+        }
+        ProgramDefect::NotOnPath { interpreter } => {
+            let line = interpreter.display();
+            let sentence =
+                format!("{cannot}: its first line needs {line}, which is not on PATH there");
+            let hint = if line.to_string().contains(' ') {
+                format!("env takes it all for one name; with options: #!/usr/bin/env -S {line}")
+            } else {
+                "install it there, or pass PATH on by -x PATH".to_owned()
+            };
+            (Exit::NOT_FOUND, sentence, Some(hint))
+        }
+        ProgramDefect::CarriageReturn { interpreter } => {
+            let sentence = format!(
+                "{cannot}: its lines end as on Windows (CRLF), and no interpreter is called \
+                 `{}` with a carriage return",
+                interpreter.display()
+            );
+            let hint = format!("sed -i 's/\\r$//' {}", shell::quoted(program));
+            (Exit::NOT_FOUND, sentence, Some(hint))
+        }
+        ProgramDefect::NoLoader { loader } => {
+            let loader = loader.display();
+            let sentence = format!("{cannot}: it needs the loader {loader}, which is not there");
+            let hint = "it was built for a system with another C library, or for 32 bits: build it \
+                        on a host like these, link it statically, or install that library there";
+            (Exit::NOT_FOUND, sentence, Some(hint.to_owned()))
+        }
+    }
+}
+
+/// Returns the exit code that a shell would have for a program with this defect.
+fn exit_of(defect: &PathDefect) -> Exit {
+    match defect {
+        PathDefect::Missing
+        | PathDefect::DanglingLink { .. }
+        | PathDefect::NotADirectory { .. } => Exit::NOT_FOUND,
+        _ => Exit::NOT_EXECUTABLE,
+    }
+}
+
+/// Returns advice on a program that has a name on the hosts, but cannot be used.
+fn program_hint(program: &OsStr, defect: &PathDefect) -> String {
+    let name = shell::quoted(program);
+    match defect {
+        PathDefect::NotExecutable => format!("chmod +x {name}"),
+        PathDefect::NotAFile { .. } => "name the program to start".into(),
+        PathDefect::MountedNoexec => format!(
+            "put it elsewhere, such as below your home directory; `findmnt -T {name}` there shows \
+             the mount"
+        ),
+        PathDefect::Closed { directory } => closed_hint(directory),
+        PathDefect::DanglingLink { link, .. } | PathDefect::LinkLoop { link } => {
+            let link = shell::quoted(link.as_os_str());
+            format!("`ls -l {link}` there shows the link: install what it should lead to")
+        }
+        PathDefect::Missing | PathDefect::NotADirectory { .. } | PathDefect::Unreachable { .. } => {
+            format!("`ls -l {name}` there")
+        }
+    }
+}
+
+/// Describes the interpreters that a script needs, of which the last has this defect: the rest of a sentence, and a hint.
+fn describe_interpreters(
+    program: &OsStr,
+    interpreters: &[OsString],
+    defect: &PathDefect,
+) -> (String, String) {
+    let names: Vec<String> = interpreters.iter().map(|name| name.display().to_string()).collect();
+    let last = interpreters.last().map(OsString::as_os_str).unwrap_or_default();
+    let state = describe_path(Path::new(last), defect, "there");
+    let needed = format!("{}, which {state}", names.join(", whose first line needs "));
+    // Only what could be an interpreter is one to name.
+    let hint = match defect {
+        PathDefect::Missing if names.len() == 1 => {
+            let base = Path::new(last).file_name().unwrap_or(last);
+            let words = format!("{} {}", shell::quoted(base), shell::quoted(program));
+            format!("install it there, or name the interpreter to take: rlaunch -H HOSTS {words}")
+        }
+        PathDefect::Missing => "install it there".into(),
+        PathDefect::NotExecutable | PathDefect::NotAFile { .. } => {
+            "let the first line name an interpreter, such as #!/bin/sh or #!/usr/bin/env python3"
+                .into()
+        }
+        defect => program_hint(last, defect),
+    };
+    (needed, hint)
+}
+
+/// Tells whether a program is called as the interpreter of Python is.
+fn is_python(program: &OsStr) -> bool {
+    program == "python" || program == "python3"
+}
+
+/// Returns advice on a program that is not in PATH. `name` is the program without secrets.
+fn searched_path_hint(name: &str, typed: TypedJob<'_>) -> String {
+    let advice = format!("rlaunch searched PATH there: give {name} with its path");
+    if !is_on_path_here(typed.program()) {
+        return advice;
+    }
+    let advice = format!("{advice}, or pass");
+    if typed.has_option_value("PATH=") {
+        format!("{advice} -x PATH")
+    } else {
+        let words = [OsStr::new("-x"), OsStr::new("PATH")];
+        format!("{advice} yours on: {}", typed.with_options(&words))
+    }
+}
+
+fn is_on_path_here(program: &OsStr) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+/// Returns the words that start a script of this machine, if its interpreter must be named.
+fn interpreted(script: &OsStr, typed: TypedJob<'_>) -> Option<Vec<OsString>> {
+    let is_executable = |found: fs::Metadata| found.permissions().mode() & 0o111 != 0;
+    let interpreter = interpreter_of(script)?;
+    let starts_itself = fs::metadata(script).is_ok_and(is_executable);
+    let words = || [&[OsString::from(interpreter)][..], typed.words()].concat();
+    (!starts_itself).then(words)
+}
+
+/// Returns the hint for a job on this machine whose program is a file of the current directory.
+pub(super) fn file_here_hint(program: &OsStr, typed: TypedJob<'_>) -> String {
+    let words = interpreted(program, typed).unwrap_or_else(|| {
+        let arguments = typed.words().get(1..).unwrap_or_default();
+        [&[Path::new(".").join(program).into_os_string()][..], arguments].concat()
+    });
+    format!("it is in this directory: {}", typed.with_program(&words).with_options(&[]))
+}
+
+/// Returns the hint for a program that this machine may have and hosts lack.
+fn program_here_hint(program: &OsStr, typed: Option<TypedJob<'_>>) -> String {
+    let words = typed.and_then(|typed| interpreted(program, typed));
+    let works = typed.zip(words.as_deref()).map(|(typed, words)| typed.with_program(words));
+    missing_file_hint(program, works.or(typed))
+}
