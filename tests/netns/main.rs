@@ -84,4 +84,6 @@ mod topo;
 mod training;
 mod unreachable;
 mod up;
+mod up_faults;
+mod up_systemd;
 mod words;

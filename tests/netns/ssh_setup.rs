@@ -2,7 +2,7 @@
 
 use crate::guide;
 use crate::running::{Outcome, Running};
-use crate::support::{BOUND, Field, Run, Undo};
+use crate::support::{BOUND, Field, Run, State, Undo};
 use crate::terminal::Terminal;
 use rlaunch_lab::{Account, Sshd};
 use std::fs;
@@ -276,7 +276,10 @@ fn the_guide_on_containers() {
     let lab_and_home = "AuthorizedKeysFile /run/rlaunch-lab/authorized_keys .ssh/authorized_keys";
     let lines = vec![lab_and_home, SEARCHED];
     let _sshds = reconfigure(&field, [lines.clone(), lines.clone(), lines]);
+    let state = State::new();
     guide::follow("container-login", field.rlaunch.to_str().unwrap(), |line| {
-        field.shell(line, Path::new("/"))
+        // What `up` leaves here is not for the jobs of other tests.
+        let place = if line.contains("rlaunch up ") { state.path() } else { "/" };
+        field.shell(&format!("export XDG_STATE_HOME={}\n{line}", state.path()), Path::new(place))
     });
 }

@@ -5,21 +5,22 @@ use crate::network_plan::{CABLES, drop_probes, plug};
 use crate::running::Outcome;
 use crate::support::{Field, Run, State, Undo};
 use nix::sys::signal::Signal;
+use rlaunch_lab::Account;
 use std::path::Path;
 use std::time::Duration;
 
 /// Time limit for a plan, a discovery, a trial and a job.
-const BOUND: Duration = Duration::from_secs(120);
+pub(crate) const BOUND: Duration = Duration::from_secs(120);
 
 /// Gives hosts directories of their own, and programs that say what keeps their addresses: ifupdown on `a`, and
 /// systemd-networkd, whose programs note how they are called, on the others.
-fn own_files<'a>(field: &'a Field, hosts: &'a [&'a str]) -> impl Drop + use<'a> {
+pub(crate) fn own_files<'a>(field: &'a Field, hosts: &'a [&'a str]) -> impl Drop + use<'a> {
     for host in hosts {
         field.on(
             host,
-            "mkdir -p /run/up/upper /run/up/work && \
+            "mkdir -p /run/up && mount -t tmpfs -o mode=755,size=8m own /run/up && mkdir /run/up/upper /run/up/work && \
              mount -t overlay overlay -o lowerdir=/etc,upperdir=/run/up/upper,workdir=/run/up/work /etc && \
-             mount -t tmpfs own /var/lib && mount -t tmpfs own /usr/local/sbin && \
+             mount -t tmpfs -o size=1m own /var/lib && mount -t tmpfs own /usr/local/sbin && \
              echo '127.0.0.1 localhost' > /etc/hosts && : > /etc/resolv.conf",
         );
         let programs = if *host == "a" {
@@ -33,14 +34,14 @@ fn own_files<'a>(field: &'a Field, hosts: &'a [&'a str]) -> impl Drop + use<'a> 
     }
     Undo(move || {
         for host in hosts {
-            field.on(host, "umount /etc /var/lib /usr/local/sbin && rm -rf /run/up");
+            field.on(host, "umount /etc /var/lib /usr/local/sbin /run/up && rmdir /run/up");
         }
         Ok::<(), String>(())
     })
 }
 
 /// Returns all that `up` may change on a host.
-fn dump(field: &Field, host: &str) -> String {
+pub(crate) fn dump(field: &Field, host: &str) -> String {
     field.on(
         host,
         "ip -o address show | sed 's/valid_lft.*//' | grep -v ' inet6 fe80'; ip -o link show | grep -o '^.*mtu [0-9]*'; \
@@ -53,12 +54,12 @@ fn addresses(field: &Field, host: &str) -> String {
     field.on(host, "ip -o -4 address show | awk '/cable/ {print $2, $4}'")
 }
 
-fn up<'a>(field: &'a Field, state: &State, words: &str) -> Run<'a> {
+pub(crate) fn up<'a>(field: &'a Field, state: &State, words: &str) -> Run<'a> {
     let run = state.rlaunch(field, &format!("up {CABLES} {words}"));
     run.in_directory(Path::new(state.path())).within(BOUND)
 }
 
-fn down(field: &Field, state: &State, words: &str) -> Outcome {
+pub(crate) fn down(field: &Field, state: &State, words: &str) -> Outcome {
     let run = state.rlaunch(field, &format!("down {words}"));
     run.in_directory(Path::new(state.path())).within(BOUND).run()
 }
@@ -237,6 +238,20 @@ fn an_agent_that_is_killed_leaves_no_address() {
     field.on("a", newest);
     field.wait_for("no addresses on a", || addresses(&field, "a").is_empty());
     running.finish_first();
+    down(&field, &state, "-H a,b").succeeded();
+}
+
+/// A host that swaps, or is emulated, starts a program late. It is no dead one: sshd answers.
+#[test]
+fn a_host_that_is_slow_to_start_an_agent_is_waited_for() {
+    let (field, state) = (Field::new(), State::new());
+    let hosts = ["a", "b"];
+    let _files = own_files(&field, &hosts);
+    up(&field, &state, "-H a,b --yes").run().succeeded();
+    let bashrc = Account::Root.home().join(".bashrc");
+    // The variable is the command that sshd runs.
+    let slow = "case $BASH_EXECUTION_STRING in *changes*) sleep 22 ;; esac\n";
+    let _slow = field.files(&["b"], bashrc.to_str().unwrap(), slow, 0o644);
     down(&field, &state, "-H a,b").succeeded();
 }
 

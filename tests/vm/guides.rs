@@ -1,11 +1,14 @@
 //! The guides for machines that the guests can represent are followed here.
 
 use crate::guide;
-use crate::support::{Field, ORDINARY, PATIENT, SILENCE, soft_iwarp};
+use crate::support::{ALL, Field, ORDINARY, PATIENT, SILENCE, Undo, soft_iwarp, without_addresses};
 
 #[test]
 fn triangle() {
-    follow(&Field::new(), "triangle");
+    let field = Field::new();
+    let _addresses = without_addresses(&field);
+    let _files = with_ifupdown(&field, ALL);
+    follow(&field, "triangle");
 }
 
 /// Soft-iWARP supports RDMA_CM only, as eRDMA does in standard mode.
@@ -13,17 +16,42 @@ fn triangle() {
 fn erdma() {
     let field = Field::new();
     let _alone = soft_iwarp(&field, "n1,n2");
+    let _files = with_ifupdown(&field, "n1,n2");
     follow(&field, "erdma");
 }
 
+/// Gives guests the files of ifupdown, by which addresses are kept. What `rlaunch up` has done is undone when the guard is
+/// dropped.
+fn with_ifupdown<'a>(field: &'a Field, guests: &'static str) -> impl Drop + use<'a> {
+    let guard = Undo(move || {
+        field.verb(&format!("down -H {guests}"), &[]);
+        let remove = "rm -rf /etc/network /usr/local/sbin/ifup";
+        guests.split(',').try_for_each(|guest| field.restore(guest, remove))
+    });
+    for guest in guests.split(',') {
+        field.on(
+            guest,
+            "mkdir -p /etc/network && echo 'source /etc/network/interfaces.d/*' > /etc/network/interfaces && \
+             printf '#!/bin/sh\\n' > /usr/local/sbin/ifup && chmod 755 /usr/local/sbin/ifup",
+        );
+    }
+    guard
+}
+
 /// Follows a guide. Command lines that start a job, which begin with an option, get additional
-/// options with the time limits that emulated computers need.
+/// options with the time limits that emulated computers need; `rlaunch up` has them by variables. What it leaves here stays
+/// in a directory of its own.
 fn follow(field: &Field, name: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().display();
+    let place = format!(
+        "export XDG_STATE_HOME={place}/state RLAUNCH_NODE_TIMEOUT=60 RLAUNCH_OOB_IF=eth0; cd {place}"
+    );
     let jobs = format!("set -- {SILENCE} {PATIENT} {ORDINARY} \"$@\"");
     let patiently =
         format!("patiently() {{ case $1 in -*) {jobs} ;; esac; command rlaunch \"$@\"; }}");
     guide::follow(name, "patiently", |line| {
-        let printed = field.shell(&format!("{patiently}\n{line}"));
+        let printed = field.shell(&format!("{place}\n{patiently}\n{line}"));
         let lines = printed.lines().filter(|line| !is_progress(line));
         lines.map(|line| format!("{line}\n")).collect()
     });

@@ -1,41 +1,9 @@
 //! `rlaunch network` on three computers that are cabled to each other and have no addresses.
 
-use crate::support::{ALL, Field, PATIENT, Undo};
-use rlaunch_lab::LabError;
+use crate::support::{ADDRESSES, ALL, Field, PATIENT, Undo, without_addresses};
 
-/// Addresses of the guests' ends of cables, which are also those that `rlaunch network` plans.
-const ADDRESSES: [(&str, &str, &str); 6] = [
-    ("n1", "eth1", "192.168.101.2"),
-    ("n1", "eth2", "192.168.100.2"),
-    ("n2", "eth1", "192.168.101.3"),
-    ("n2", "eth2", "192.168.102.2"),
-    ("n3", "eth1", "192.168.100.3"),
-    ("n3", "eth2", "192.168.102.3"),
-];
 /// Options for emulated computers, which may be busy for a second.
 const SLOW: &str = "--wait 4";
-
-/// Takes all IPv4 addresses from the cables. They are given back when the guard is dropped.
-fn without_addresses(field: &Field) -> Undo<impl FnMut() -> Result<(), LabError>> {
-    let guard = Undo(|| {
-        for of_guest in ADDRESSES.chunks(2) {
-            let add = |(_, interface, address): &(&str, &str, &str)| {
-                format!("ip address replace {address}/24 dev {interface}")
-            };
-            let lines: Vec<String> = of_guest.iter().map(add).collect();
-            field.restore(of_guest[0].0, &lines.join(" && "))?;
-        }
-        for (guest, interface, address) in ADDRESSES {
-            let device = if interface == "eth1" { "rxe0" } else { "rxe1" };
-            field.await_gid(guest, (device, 1), address.parse().ok())?;
-        }
-        Ok(())
-    });
-    for guest in ALL.split(',') {
-        field.on(guest, "ip -4 address flush dev eth1 && ip -4 address flush dev eth2");
-    }
-    guard
-}
 
 /// Returns guest, interface and address of all ends of cables that have an IPv4 address.
 fn addresses(field: &Field) -> Vec<String> {

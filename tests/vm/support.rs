@@ -18,6 +18,16 @@ const BOUND: Duration = Duration::from_secs(300);
 /// All guests, in the format of `-H`.
 pub(crate) const ALL: &str = "n1,n2,n3";
 
+/// Addresses of the guests' ends of cables, which are also those that `rlaunch network` plans.
+pub(crate) const ADDRESSES: [(&str, &str, &str); 6] = [
+    ("n1", "eth1", "192.168.101.2"),
+    ("n1", "eth2", "192.168.100.2"),
+    ("n2", "eth1", "192.168.101.3"),
+    ("n2", "eth2", "192.168.102.2"),
+    ("n3", "eth1", "192.168.100.3"),
+    ("n3", "eth2", "192.168.102.3"),
+];
+
 /// Options for a mesh of emulated computers. Soft RoCE answers by a guest's single processor, which
 /// may be busy for a second. The time limits of all steps grow with `--mesh-timeout`.
 pub(crate) const PATIENT: &str = "--mesh-timeout 40 --rdma-retries 4";
@@ -202,6 +212,28 @@ impl<F: FnMut() -> Result<(), LabError>> Drop for Undo<F> {
         let undone = (self.0)();
         assert!(std::thread::panicking() || undone.is_ok(), "{undone:?}");
     }
+}
+
+/// Takes all IPv4 addresses from the cables. They are given back when the guard is dropped.
+pub(crate) fn without_addresses(field: &Field) -> Undo<impl FnMut() -> Result<(), LabError>> {
+    let guard = Undo(|| {
+        for of_guest in ADDRESSES.chunks(2) {
+            let add = |(_, interface, address): &(&str, &str, &str)| {
+                format!("ip address replace {address}/24 dev {interface}")
+            };
+            let lines: Vec<String> = of_guest.iter().map(add).collect();
+            field.restore(of_guest[0].0, &lines.join(" && "))?;
+        }
+        for (guest, interface, address) in ADDRESSES {
+            let device = if interface == "eth1" { "rxe0" } else { "rxe1" };
+            field.await_gid(guest, (device, 1), address.parse().ok())?;
+        }
+        Ok(())
+    });
+    for guest in ALL.split(',') {
+        field.on(guest, "ip -4 address flush dev eth1 && ip -4 address flush dev eth2");
+    }
+    guard
 }
 
 /// Leaves Soft-iWARP alone on the cables of `guests` until the guard is dropped: the connection manager takes

@@ -11,6 +11,7 @@ use crate::cli::host_selection::{self, HostOptions, RankCount};
 use crate::cli::lower;
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::protocol::control::{FrameReader, HelloScanner, MAX_NOISE, encode};
+use rlaunch_console::deadline::{Deadline, Late};
 use rlaunch_console::progress::Progress;
 use rlaunch_console::{messages, open_files};
 use rlaunch_engine::connect::agent::callback::Callbacks;
@@ -19,7 +20,7 @@ use rlaunch_engine::connect::agent::store::AgentStore;
 use rlaunch_engine::connect::agent::{DeployError, host_file};
 use rlaunch_engine::connect::channel::{AgentChannel, Incoming};
 use rlaunch_engine::connect::connector::{
-    ConnectError, Connector, HostConnection, Reach, RemoteCommand,
+    AgentLocation, ConnectError, Connector, HostConnection, Reach, RemoteCommand,
 };
 use rlaunch_plan::hosts::Host;
 use rlaunch_plan::hosts::addresses::AddressConstraints;
@@ -34,7 +35,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Time limit for an agent to end after the end of its input.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
-/// Time limit for the answer of a host, counted from the end of the login.
+/// Time limit for the first message of an agent that changes a host. A host that is gone ends its connection long before
+/// that; one that is only busy, as an emulated or swapping one, starts a program in tens of seconds.
+pub(super) const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// What a host did not send in time.
+const FIRST_MESSAGE: &str = "answer of the agent";
+/// Time limit for the answer of a host, counted from the start of its agent.
 const HOST_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for the answer of this machine, whose diagnosis looks at more than a query of hosts does.
 const LOCAL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -73,7 +79,8 @@ pub(super) struct AgentHosts {
     progress: Progress,
     /// Command line of the agents.
     words: String,
-    /// Time limit for the first message of an agent or its whole answer, counted from the end of the login.
+    /// Time limit for the first message of an agent or its whole answer, counted from its start. The login and the
+    /// installation have limits of their own.
     limit: Duration,
 }
 
@@ -102,8 +109,8 @@ pub(super) enum SessionError {
     Connect(#[from] ConnectError),
     #[error(transparent)]
     Deploy(#[from] DeployError),
-    #[error("no answer within {} s", .0.as_secs())]
-    Late(Duration),
+    #[error(transparent)]
+    Late(#[from] Late),
 }
 
 impl SessionError {
@@ -118,7 +125,7 @@ impl SessionError {
         match self {
             SessionError::Connect(error) => error.hint(host),
             SessionError::Deploy(error) => error.hint(host),
-            SessionError::Late(_) => None,
+            SessionError::Late(_) => Some(format!("`ssh {host} uptime` shows whether it is busy")),
         }
     }
 }
@@ -174,23 +181,24 @@ impl AgentHosts {
         &self,
         host: Host,
     ) -> Result<AgentSession<T>, SessionError> {
-        // The login is outside of the time limit. It has its own, which does not run while the user types a
-        // passphrase.
+        // The limit of the login does not run while the user types a passphrase, and that of the installation is one for
+        // megabytes over a slow uplink.
         let connection = self.connector.connect(&host, &self.progress).await?;
         let name = host.to_string();
         self.progress.set_stage(&name, connection.stage());
-        let opening = tokio::time::timeout(self.limit, self.start(name, connection)).await;
-        Ok(opening.map_err(|_| SessionError::Late(self.limit))??)
+        let agent = self.deployment.ensure_installed(&connection).await?;
+        let starting = self.start(name, connection, &agent);
+        Ok(Deadline::after(self.limit).wait(FIRST_MESSAGE, starting).await??)
     }
 
     async fn start<T: DeserializeOwned>(
         &self,
         name: String,
         connection: HostConnection,
+        agent: &AgentLocation,
     ) -> Result<AgentSession<T>, DeployError> {
-        let agent = self.deployment.ensure_installed(&connection).await?;
         let started = Instant::now();
-        let mut channel = connection.exec(&RemoteCommand::Exec(&agent, &self.words)).await?;
+        let mut channel = connection.exec(&RemoteCommand::Exec(agent, &self.words)).await?;
         let (mut scanner, mut frames, mut stderr) =
             (HelloScanner::default(), FrameReader::default(), Vec::new());
         let mut is_found = false;
@@ -214,7 +222,7 @@ impl AgentHosts {
                     if !connection.gives_up_limits(&words) {
                         return Err(DeployError::NoStart(words).explained(&connection));
                     }
-                    channel = connection.exec(&RemoteCommand::Exec(&agent, &self.words)).await?;
+                    channel = connection.exec(&RemoteCommand::Exec(agent, &self.words)).await?;
                     (scanner, stderr) = (HelloScanner::default(), Vec::new());
                 }
             }
@@ -226,13 +234,17 @@ impl AgentHosts {
         let failed = |cause: &str, hint: Option<String>| {
             Failed::new(Exit::HOST, format!("{host}: {cause}")).hint(hint)
         };
-        // The login is outside of the time limit. It has its own, which does not run while the user types a
-        // passphrase.
         let connection = self.connector.connect(host, &self.progress).await.map_err(|error| {
             failed(&messages::error_chain(&error), error.hint(&host.to_string()))
         })?;
-        let answer = tokio::time::timeout(self.limit, self.run_agent(host, connection)).await;
-        let answer = answer.unwrap_or_else(|_| Err((late_answer(self.limit), None)));
+        let undeployed = |error: DeployError| {
+            failed(&messages::error_chain(&error), error.hint(&host.to_string()))
+        };
+        self.progress.set_stage(&host.to_string(), connection.stage());
+        let agent = self.deployment.ensure_installed(&connection).await.map_err(undeployed)?;
+        let running = self.run_agent(host, connection, &agent);
+        let answer = Deadline::after(self.limit).run(running).await;
+        let answer = answer.unwrap_or_else(|| Err((late_answer(self.limit), None)));
         answer.map_err(|(cause, hint)| failed(&cause, hint))
     }
 
@@ -241,13 +253,11 @@ impl AgentHosts {
         &self,
         host: &Host,
         connection: HostConnection,
+        agent: &AgentLocation,
     ) -> Result<Vec<u8>, (String, Option<String>)> {
         let text =
             |error: &DeployError| (messages::error_chain(error), error.hint(&host.to_string()));
-        self.progress.set_stage(&host.to_string(), connection.stage());
-        let placed = self.deployment.ensure_installed(&connection).await;
-        let agent = placed.map_err(|error| text(&error))?;
-        let command = RemoteCommand::Exec(&agent, &self.words);
+        let command = RemoteCommand::Exec(agent, &self.words);
         let channel = connection.exec(&command).await;
         let mut channel = channel.map_err(|error| text(&error.into()))?;
         let mut answer = Vec::new();

@@ -3,7 +3,7 @@
 //! What is changed stands in a journal on the host first (`rlaunch_bootstrap::protocol::changes`). A change on trial is undone
 //! by the host if it is not confirmed in time, whatever happens to this process or to the way between.
 
-use crate::commands::agent_session::{AgentHosts, AgentSession, AgentStream};
+use crate::commands::agent_session::{AgentHosts, AgentSession, AgentStream, START_TIMEOUT};
 use rlaunch_bootstrap::protocol::changes::{
     Access, Change, ChangeOrder, ChangeOutcome, ChangeReply, JournalState, Password, UndoneChange,
 };
@@ -18,8 +18,6 @@ use rlaunch_text::{shell, text};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// Time limit for the first message of an agent, counted from the end of the login.
-const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Why a host has undone changes by itself.
 const TRIAL_IS_OVER: &str = "the time of the trial was over, and its changes are undone";
 /// Time limit for sudo, which waits after a wrong password, and for the lock of another command.

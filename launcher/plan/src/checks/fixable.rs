@@ -7,6 +7,7 @@ use super::{Cluster, find};
 use crate::findings::{Action, CheckId, Finding, Fix, id};
 use crate::fixes::{PlannedFix, class, is_fixable, script};
 use crate::testing::is_golden;
+use crate::up::{Facts, UpHost, subnet_manager};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::diagnostics::{
     Counter, DeviceFile, FilterProtocol, Firewall, FirewallRule, InterfaceState, OwnName,
@@ -16,6 +17,7 @@ use rlaunch_bootstrap::inventory::rdma::{PortState, Uverbs};
 use rlaunch_bootstrap::protocol::changes::Change;
 use rlaunch_bootstrap::protocol::changes::journal::taken_out;
 use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 /// Finds a fault of these machines, after a change to what else is known of them.
@@ -277,13 +279,6 @@ fn all_faults() -> Vec<Finding> {
     all.map(|found| found.into_iter().next().unwrap_or_else(|| panic!("no fault"))).collect()
 }
 
-fn changes(fix: &Fix) -> &[Change] {
-    match &fix.action {
-        Action::Change(changes) | Action::ChangeOn(_, changes) => changes,
-        Action::RunHere | Action::InstallKey => &[],
-    }
-}
-
 /// Writes what is done about a fault, with what is kept before and what undoes it.
 fn picture(finding: &Finding) -> String {
     let mut text = format!("{}  {}\n", finding.id, finding.sentence());
@@ -297,7 +292,7 @@ fn picture(finding: &Finding) -> String {
         };
         let _ = writeln!(text, "  {what}{until}");
         fix.lines.iter().for_each(|line| text += &format!("    $ {line}\n"));
-        for change in changes(fix) {
+        for change in fix.changes() {
             text += &change
                 .to_string()
                 .lines()
@@ -336,7 +331,7 @@ fn all_lines_are_right_for_a_shell() {
     for finding in all_faults() {
         for fix in &finding.fixes {
             fix.lines.iter().for_each(|line| is_right(line));
-            for change in changes(fix) {
+            for change in fix.changes() {
                 is_right(&change.to_string());
                 if let Change::Run { save, undo, .. } = change {
                     save.iter().chain(undo).for_each(|line| is_right(line));
@@ -351,7 +346,7 @@ fn all_lines_are_right_for_a_shell() {
 /// Leads the name `h` to an address in a text of `/etc/hosts`, by the line that a host runs.
 fn with_own_name(before: &str, address: &str) -> String {
     let fix = Fix::own_name("h", address.parse().unwrap());
-    let [Change::Edit { path, line }] = changes(&fix) else { panic!("{fix:?}") };
+    let [Change::Edit { path, line }] = fix.changes() else { panic!("{fix:?}") };
     assert_eq!(path, "/etc/hosts");
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("hosts");
@@ -383,4 +378,70 @@ fn an_own_name_keeps_the_full_one_and_others_lines() {
     assert_eq!(after, "127.0.0.1 localhost\n10.0.0.5 h.lab h\n::1 ip6\n");
     let since = format!("{after}10.0.0.9 other\n");
     assert_eq!(taken_out(before, &after, &since), Some(format!("{before}10.0.0.9 other\n")));
+}
+
+/// Runs what is done about a missing subnet manager, and what undoes it, by programs that note how they are called. Returns
+/// the notes of both. `present` are the files that are there before: `opensm`, `enabled`.
+fn with_manager(present: &[&str]) -> (String, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let program = |name: &str, text: &str| {
+        std::fs::write(at(name), format!("#!/bin/sh\ncd {}\n{text}\n", at("").display())).unwrap();
+        std::fs::set_permissions(at(name), PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    program(
+        "apt-get",
+        "echo apt-get $1 >> notes; case $1 in install) cp apt-get opensm ;; purge) rm opensm ;; esac",
+    );
+    program(
+        "systemctl",
+        "case \"$*\" in *is-enabled*) [ -e enabled ] ;; *opensmd*) exit 5 ;; *) echo $* >> notes ;; esac",
+    );
+    present.iter().for_each(|name| program(name, ""));
+    let path = format!("{}:/usr/bin:/bin", directory.path().display());
+    let run = |line: &str, saved: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]).env("PATH", &path).env("SAVED", saved);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+        let notes = std::fs::read_to_string(at("notes")).unwrap_or_default();
+        let _ = std::fs::remove_file(at("notes"));
+        (String::from_utf8(output.stdout).unwrap(), notes)
+    };
+    let fix = Fix::subnet_manager(None, None);
+    let [Change::Run { line, save: Some(save), undo: Some(undo) }] = fix.changes() else {
+        panic!("{fix:?}")
+    };
+    let (saved, _) = run(save, "");
+    let (_, made) = run(line, "");
+    let (_, undone) = run(undo, saved.trim_end());
+    assert_eq!(at("opensm").exists(), present.contains(&"opensm"), "{made}{undone}");
+    (made, undone)
+}
+
+#[test]
+fn a_subnet_manager_is_installed_and_leaves_what_was_there() {
+    let (made, undone) = with_manager(&[]);
+    assert_eq!(made, "apt-get install\nenable --now opensm\n");
+    assert_eq!(undone, "stop opensm\ndisable opensm\napt-get purge\n");
+    let (made, undone) = with_manager(&["opensm"]);
+    assert_eq!((&*made, &*undone), ("enable --now opensm\n", "stop opensm\ndisable opensm\n"));
+    let (made, undone) = with_manager(&["opensm", "enabled"]);
+    assert_eq!((&*made, &*undone), ("enable --now opensm\n", "stop opensm\n"));
+}
+
+/// Both ways to a subnet manager are one.
+#[test]
+fn up_starts_the_subnet_manager_that_doctor_starts() {
+    let unmanaged = recorded("connectx3")
+        .change(|inventory| inventory.rdma[0].ports[0].state = PortState::Init);
+    let found = of_machines(id::IB_NO_SM, &[unmanaged]).remove(0);
+    let planned = PlannedFix { class: class(found.id), finding: found };
+    let waiting = UpHost {
+        name: "a".into(),
+        facts: Facts { waits_for_manager: true, ..Facts::default() },
+        ..UpHost::default()
+    };
+    let step = subnet_manager(&[waiting]);
+    assert_eq!(step.changes().unwrap(), [planned.changes().remove(0).1]);
 }

@@ -126,9 +126,7 @@ fn with_manager(
         found.step(Step::RunOn(host.to_owned(), line.to_owned()))
     };
     if let Some(manager) = manager {
-        // The unit of MLNX_OFED has another name than those of distributions.
-        let restart =
-            Fix::run("sudo systemctl restart opensm || sudo systemctl restart opensmd").on(manager);
+        let restart = Fix::restart_subnet_manager().on(manager);
         let found = found.advise(format!(
             "opensm runs on {manager}; its log says why it does not configure the port"
         ));
@@ -139,14 +137,14 @@ fn with_manager(
     }
     let kernel = first.diagnostics.map(|diagnostics| &diagnostics.kernel);
     let ids = kernel.map(|kernel| kernel.distribution_ids.as_slice()).unwrap_or_default();
-    let found = match install_line(ids, "opensm") {
-        Some(line) => found.fixed_by(Fix::package(&line).on(first.name)),
+    let install = install_line(ids, "opensm");
+    let is_enforcing = kernel.is_some_and(|kernel| kernel.selinux_enforcing);
+    let fix = Fix::subnet_manager(install.as_deref(), is_enforcing.then_some(RELABEL));
+    let found = match install {
+        Some(_) => found,
         None => found.advise("install opensm on one host of the fabric"),
     };
-    let found = found.fixed_by(Fix::service("opensm").on(first.name));
-    let is_enforcing = kernel.is_some_and(|kernel| kernel.selinux_enforcing);
-    let relabel = is_enforcing.then(|| Fix::run(RELABEL).on(first.name));
-    let found = relabel.into_iter().fold(found, Finding::fixed_by);
+    let found = found.fixed_by(fix.on(first.name));
     look(found, first.name, "journalctl -u opensm -n 20")
 }
 

@@ -1,13 +1,22 @@
 //! What rlaunch itself can do about a fault: the lines that findings print, and the same as changes that can be undone.
 //!
 //! A finding gets its lines from here, so that what a person would paste and what `rlaunch doctor --fix` does are one
-//! thing. Changes leave a host as it was when they are undone, but for packages, which stay installed.
+//! thing. Changes leave a host as it was when they are undone, but for packages, which stay installed; opensm's alone starts
+//! something, and goes.
 
 use rlaunch_bootstrap::protocol::changes::Change;
 use rlaunch_bootstrap::protocol::network::NetworkChange;
 use rlaunch_text::shell;
 use std::net::IpAddr;
 
+/// Line that installs opensm by the package manager that is there, and one that removes it.
+const INSTALL_OPENSM: &str =
+    "{ apt-get install -qy opensm || dnf install -qy opensm || zypper -n install opensm; }";
+const REMOVE_OPENSM: &str =
+    "{ apt-get purge -qy opensm || dnf remove -qy opensm || zypper -n remove opensm; }";
+/// Line that waits until no InfiniBand port waits for a subnet manager, for half a minute at most: its first sweep takes
+/// seconds, and who looks before that sees the fault still.
+const AWAIT_SWEEP: &str = "for i in $(seq 30); do grep -qs INIT /sys/class/infiniband/*/ports/*/state || break; sleep 1; done";
 /// Mode of files that rlaunch writes below `/etc`.
 const FILE_MODE: u32 = 0o644;
 
@@ -43,6 +52,14 @@ impl Fix {
             action: Action::Change(changes),
             is_kept: true,
             waits_for: None,
+        }
+    }
+
+    /// Returns what is done on hosts.
+    pub(crate) fn changes(&self) -> &[Change] {
+        match &self.action {
+            Action::Change(changes) | Action::ChangeOn(_, changes) => changes,
+            Action::RunHere | Action::InstallKey => &[],
         }
     }
 
@@ -185,21 +202,42 @@ impl Fix {
         Fix::new([line.to_owned()], vec![change])
     }
 
-    /// Starts a service, now and at each boot.
-    pub(crate) fn service(service: &str) -> Fix {
+    /// Starts opensm, now and at each boot, and installs it first if it is not there. `install` is the line that a person
+    /// would type for that, `relabel` one without which SELinux does not let it start.
+    ///
+    /// A package that was not there is removed again: that of Debian starts opensm by itself.
+    pub(crate) fn subnet_manager(install: Option<&str>, relabel: Option<&str>) -> Fix {
+        let enable = "sudo systemctl enable --now opensm";
+        let relabelled = relabel.map_or(String::new(), |line| format!("{}; ", without_sudo(line)));
+        // The unit of MLNX_OFED has another name than those of distributions.
+        let line = format!(
+            "{{ command -v opensm >/dev/null || {INSTALL_OPENSM}; }} && \
+             {{ systemctl enable --now opensm || systemctl enable --now opensmd; }} && {{ {relabelled}{AWAIT_SWEEP}; }}"
+        );
         let change = Change::Run {
-            line: format!("systemctl enable --now {service}"),
-            save: Some(format!("systemctl is-enabled {service} 2>/dev/null || true")),
-            undo: Some(format!("[ \"$SAVED\" = enabled ] || systemctl disable --now {service}")),
+            line,
+            save: Some(
+                "command -v opensm >/dev/null && echo there; ! systemctl -q is-enabled opensm opensmd 2>/dev/null || echo enabled"
+                    .to_owned(),
+            ),
+            undo: Some(format!(
+                "for unit in opensm opensmd; do systemctl stop $unit; \
+                 case $SAVED in *enabled*) ;; *) systemctl disable $unit ;; esac; done 2>/dev/null; \
+                 case $SAVED in *there*) ;; *) ! command -v opensm >/dev/null || {REMOVE_OPENSM} ;; esac"
+            )),
         };
-        Fix::new([format!("sudo systemctl enable --now {service}")], vec![change])
+        let lines = install.into_iter().chain([enable]).chain(relabel);
+        Fix::new(lines.map(str::to_owned), vec![change])
     }
 
-    /// Runs a line that leaves nothing behind.
-    pub(crate) fn run(line: &str) -> Fix {
-        let plain = line.strip_prefix("sudo ").unwrap_or(line).replace("; sudo ", "; ");
-        let plain = plain.replace("|| sudo ", "|| ");
-        let change = Change::Run { line: plain, save: None, undo: None };
+    /// Restarts opensm, which configures all ports of its fabric anew.
+    pub(crate) fn restart_subnet_manager() -> Fix {
+        let line = "sudo systemctl restart opensm || sudo systemctl restart opensmd";
+        let change = Change::Run {
+            line: format!("{{ {}; }} && {AWAIT_SWEEP}", without_sudo(line)),
+            save: None,
+            undo: None,
+        };
         Fix::new([line.to_owned()], vec![change])
     }
 
@@ -274,6 +312,12 @@ impl Fix {
 
 fn written(path: &str, content: String) -> Change {
     Change::File { path: path.to_owned(), mode: FILE_MODE, content: Some(content), expected: None }
+}
+
+/// Makes a line for root of one for a person.
+fn without_sudo(line: &str) -> String {
+    let plain = line.strip_prefix("sudo ").unwrap_or(line).replace("; sudo ", "; ");
+    plain.replace("|| sudo ", "|| ")
 }
 
 /// Quotes a value of a setting only where a shell needs it.

@@ -10,6 +10,7 @@ mod snapshot;
 pub use facts::{Facts, Keeper, Wall, survey};
 pub use snapshot::{Cables, Snapshot};
 
+use crate::findings::Fix;
 use crate::fixes::{Class, PlannedFix};
 use rlaunch_bootstrap::protocol::changes::Change;
 use rlaunch_text::text;
@@ -237,19 +238,11 @@ pub fn subnet_manager(hosts: &[UpHost]) -> Step {
         let fix = format!("ssh {} journalctl -u opensm -n 20", managed.name);
         return Step { id, state: State::Cannot { why, fix } };
     }
-    let install =
-        "{ apt-get install -qy opensm || dnf install -qy opensm || zypper -n install opensm; }";
-    let remove =
-        "{ apt-get purge -qy opensm || dnf remove -qy opensm || zypper -n remove opensm; }";
-    let change = Change::Run {
-        line: format!("command -v opensm >/dev/null || {install} && systemctl enable --now opensm"),
-        save: Some("command -v opensm || :".to_owned()),
-        undo: Some(format!(
-            "systemctl disable --now opensm; [ -n \"$SAVED\" ] || ! command -v opensm >/dev/null || {remove}"
-        )),
+    // What doctor does about the same fault.
+    let fix = Fix::subnet_manager(None, None);
+    let of = |host: &UpHost| {
+        if host.name == first.name { fix.changes().to_vec() } else { Vec::new() }
     };
-    let of =
-        |host: &UpHost| if host.name == first.name { vec![change.clone()] } else { Vec::new() };
     Step::of(id, hosts.iter().map(of).collect(), "")
 }
 

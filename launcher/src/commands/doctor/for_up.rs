@@ -1,8 +1,12 @@
 //! Examination for `rlaunch up`, which tests the paths between hosts itself: what may be fixed, and the hardware.
 
+#[cfg(test)]
+use super::{Diagnosed, Examination};
 use super::{DoctorArgs, ProbeWhen, judge, selected_checks, sessions};
 use clap::Parser;
 use rlaunch_bootstrap::inventory::Inventory;
+#[cfg(test)]
+use rlaunch_bootstrap::protocol::diagnosis::Diagnosis;
 use rlaunch_engine::connect::connector::Reach;
 use rlaunch_plan::fixes::{self, PlannedFix};
 use rlaunch_plan::hosts::Host;
@@ -34,4 +38,17 @@ pub(in crate::commands) async fn examine(
     let fixes = fixes::plan(&report.folded, &[]);
     let inventories = examination.hosts.into_iter().map(|host| host.diagnosis.inventory);
     Ok(ExaminedHosts { fixes, inventories: inventories.collect() })
+}
+
+/// Examines recorded machines.
+#[cfg(test)]
+pub(in crate::commands) fn fixes_of(machines: &[(&str, Inventory)]) -> Vec<PlannedFix> {
+    let host = |(name, inventory): &(&str, Inventory)| {
+        let diagnosis = Diagnosis { inventory: inventory.clone(), ..Diagnosis::default() };
+        Diagnosed::recorded(&Host { name: (*name).into(), ..Host::this_machine() }, diagnosis)
+    };
+    let hosts = machines.iter().map(host).collect();
+    let examination = Examination { hosts, ..Examination::default() };
+    let report = judge(&examination, &selected_checks(&[], &[]).unwrap());
+    fixes::plan(&report.folded, &[])
 }

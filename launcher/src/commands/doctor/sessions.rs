@@ -19,7 +19,7 @@ use rlaunch_text::message::Failed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 
-/// Time limit for the diagnosis of a host, counted from the end of the login.
+/// Time limit for the diagnosis of a host, counted from the start of its agent.
 const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for the answer to an inquiry, with the time that its probes take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -212,7 +212,7 @@ pub(super) fn cpu_ms(usage: &RankUsage) -> u64 {
     usage.user_ms.saturating_add(usage.system_ms)
 }
 
-/// Time limit for the first message of an agent, counted from the end of the login.
+/// Time limit for the first message of an agent, counted from its start.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time that the agents of hosts have for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);

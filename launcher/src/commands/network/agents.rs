@@ -3,7 +3,7 @@
 use super::Surveyed;
 use super::links::{CableEnd, Observation};
 use super::standing::{self, Wanted};
-use crate::commands::agent_session::{AgentHosts, AgentSession, AgentStream};
+use crate::commands::agent_session::{AgentHosts, AgentSession, AgentStream, START_TIMEOUT};
 use rlaunch_bootstrap::protocol::network::{
     ChangeFailure, HostNetwork, NetworkChange, NetworkOrder, NetworkReply, Privilege,
     RollBackReport,
@@ -19,8 +19,6 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-/// Time limit for the first message of an agent, counted from the end of the login.
-const STATE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for the answer to an order, beyond the time that the order takes. An agent runs several programs.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for which interfaces are set up for a discovery, in milliseconds.
@@ -54,7 +52,7 @@ impl HostAgents {
         will_change: bool,
     ) -> Result<(HostAgents, Vec<Failed>), Failed> {
         let words = if will_change { "network change" } else { "network" };
-        let opened = AgentHosts::open(hosts, options, words, STATE_TIMEOUT).await?;
+        let opened = AgentHosts::open(hosts, options, words, START_TIMEOUT).await?;
         let (mut agents, mut failures) = (Vec::new(), Vec::new());
         for (host, opened) in hosts.iter().zip(opened) {
             match opened {
@@ -70,6 +68,12 @@ impl HostAgents {
             }
         }
         Ok((HostAgents { agents, token: *Uuid::new_v4().as_bytes() }, failures))
+    }
+
+    /// Makes the agents of no hosts.
+    #[cfg(test)]
+    pub(super) fn none() -> HostAgents {
+        HostAgents { agents: Vec::new(), token: [0; 16] }
     }
 
     /// Checks that every account may change the network of its host.

@@ -5,13 +5,13 @@ use super::apply;
 use super::formats::{self, ConfigFormat};
 use super::links::CableEnd;
 use super::plan::{self, Base, MeshPlan, PlanError, PlanOptions, PlannedEnd};
-use super::standing::Wanted;
+use super::standing::{Standing, Wanted};
 use super::{ROCE_MTU, Surveyed};
 use crate::commands::agent_session;
 use crate::commands::changes::{self, Changed, ChangingHosts};
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::protocol::changes::Change;
-use rlaunch_bootstrap::protocol::network::NetworkChange;
+use rlaunch_bootstrap::protocol::network::{HostInterface, NetworkChange};
 use rlaunch_engine::connect::connector::Reach;
 use rlaunch_plan::hosts::Host;
 use rlaunch_plan::up::{self, Cables, Facts, Keeper};
@@ -29,6 +29,8 @@ const PREFIX: u8 = 24;
 const LARGE_MTU: u32 = 9000;
 /// Time for which all hosts listen for each other.
 const WINDOW: Duration = Duration::from_millis(800);
+/// Time for which they listen once more, if a port with a link has heard nothing: a busy host may be late.
+const LONG_WINDOW: Duration = Duration::from_secs(4);
 /// Time after which a host undoes addresses that were not confirmed.
 const TRIAL: Duration = Duration::from_secs(60);
 
@@ -58,7 +60,10 @@ impl CabledHosts {
         let wanted = Wanted { all: false, patterns: patterns.to_vec() };
         let will_set_up = may_set_up && agents.check_privilege("up").is_ok();
         let found = async {
-            let hosts = agents.survey(&wanted, WINDOW, will_set_up).await?;
+            let mut hosts = agents.survey(&wanted, WINDOW, will_set_up).await?;
+            if hosts.iter().any(|host| has_deaf_port(host, &wanted)) {
+                hosts = agents.survey(&wanted, LONG_WINDOW, will_set_up).await?;
+            }
             let plan = plan_of(&hosts, &wanted)?;
             Ok::<_, Failed>((hosts, plan))
         };
@@ -69,6 +74,13 @@ impl CabledHosts {
                 Err(failed)
             }
         }
+    }
+
+    /// Makes hosts of what was found on them before.
+    #[cfg(test)]
+    pub(super) fn without_agents(hosts: Vec<Surveyed>) -> Result<CabledHosts, Failed> {
+        let plan = plan_of(&hosts, &Wanted::default())?;
+        Ok(CabledHosts { agents: HostAgents::none(), hosts, plan })
     }
 
     /// Returns links, subnets and addresses as a table; `None` without a cable.
@@ -136,6 +148,15 @@ impl CabledHosts {
     pub(in crate::commands) async fn close(self) {
         self.agents.close().await;
     }
+}
+
+/// Tells whether an interface of a host was asked and has heard nothing.
+fn has_deaf_port(host: &Surveyed, wanted: &Wanted) -> bool {
+    let is_deaf = |one: &HostInterface| {
+        !host.hearing.heard.iter().any(|beacon| beacon.on == one.netdev.name)
+            && host.standing(one, wanted) == Some(Standing::NothingHeard)
+    };
+    host.network.interfaces.iter().any(is_deaf)
 }
 
 /// Hosts that note what is changed, and for which command.
@@ -299,22 +320,29 @@ pub(super) async fn keep(
     Ok("the addresses are kept for the next boot; `rlaunch down` undoes all of it".to_owned())
 }
 
-/// Plans addresses for the cables; `None` if there are none. If the usual network is in use, another one is taken.
+/// Plans addresses for the cables; `None` if there are none. If the usual network is in use or too small, another one is
+/// taken.
 fn plan_of(hosts: &[Surveyed], wanted: &Wanted) -> Result<Option<MeshPlan>, Failed> {
     let links = super::find_links(hosts, wanted);
     let base = BASE.parse::<Base>().map_err(|error| Failed::new(Exit::BUG, error))?;
     let mut options = PlanOptions { base, prefix: PREFIX, mtu: None };
-    let planned = match plan::plan(hosts, &links, options) {
-        Err(PlanError::NoLink) => return Ok(None),
-        Err(
-            PlanError::Overlap { free: Some(free), .. }
-            | PlanError::CoversClient { free: Some(free), .. },
-        ) => {
-            options.base = free.parse().map_err(|error| Failed::new(Exit::BUG, error))?;
-            plan::plan(hosts, &links, options)
-        }
-        planned => planned,
-    };
+    let mut planned = plan::plan(hosts, &links, options);
+    // A larger network may be in use in its turn.
+    for _ in 0..2 {
+        let Err(
+            PlanError::TooSmall { larger: Some(other), .. }
+            | PlanError::Overlap { free: Some(other), .. }
+            | PlanError::CoversClient { free: Some(other), .. },
+        ) = &planned
+        else {
+            break;
+        };
+        options.base = other.parse().map_err(|error| Failed::new(Exit::BUG, error))?;
+        planned = plan::plan(hosts, &links, options);
+    }
+    if planned == Err(PlanError::NoLink) {
+        return Ok(None);
+    }
     let planned = planned.map_err(|error| super::plan_failed(&error))?;
     options.mtu = wanted_mtu(&planned, hosts);
     plan::plan(hosts, &links, options).map(Some).map_err(|error| super::plan_failed(&error))
@@ -355,7 +383,7 @@ async fn confirm(changing: &mut ChangingHosts) -> Result<(), Failed> {
 mod tests {
     use super::super::testing::{three_hosts, triangle, with_address};
     use super::*;
-    use rlaunch_bootstrap::protocol::network::NetworkFile;
+    use rlaunch_bootstrap::protocol::network::{HeardBeacon, NetworkFile};
 
     /// Nothing that an interface has is lost by what keeps its address.
     #[test]
@@ -388,6 +416,18 @@ mod tests {
         plan.links[0].ends[0].kind = NetdevKind::Bond;
         let found = why(&plan, &hosts, Keeper::NetworkManager).unwrap();
         assert!(found.contains("is a bond"), "{found}");
+    }
+
+    #[test]
+    fn a_port_that_has_heard_nothing_is_asked_again() {
+        let wanted = Wanted::default();
+        let mut hosts = three_hosts();
+        assert!(has_deaf_port(&hosts[0], &wanted));
+        let beacon = |on: &str| HeardBeacon { on: on.into(), host: 1, interface: "eth1".into() };
+        hosts[0].hearing.heard = vec![beacon("enp1s0f0np0")];
+        assert!(has_deaf_port(&hosts[0], &wanted), "the other port has a link");
+        hosts[0].network.interfaces[2].netdev.running = false;
+        assert!(!has_deaf_port(&hosts[0], &wanted), "and the one that carries SSH is not asked");
     }
 
     #[test]

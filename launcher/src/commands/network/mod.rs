@@ -19,7 +19,7 @@ mod picture;
 mod plan;
 mod standing;
 #[cfg(test)]
-mod testing;
+pub(super) mod testing;
 
 use crate::cli::args::{ConnectArgs, HostSourceArgs};
 use crate::cli::command_line::CommandLine;

@@ -1,9 +1,13 @@
 //! Hosts for tests.
 
 use super::Surveyed;
+use super::cabled::CabledHosts;
 use super::links::{CableEnd, FoundLink, LinkKind};
+use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind, Route};
-use rlaunch_bootstrap::protocol::network::{BeaconReport, HostInterface, HostNetwork, LinkLocal};
+use rlaunch_bootstrap::protocol::network::{
+    BeaconReport, HeardBeacon, HostInterface, HostNetwork, LinkLocal,
+};
 use std::net::IpAddr;
 
 /// Network card with a cable, 100 Gb/s, without addresses.
@@ -90,4 +94,57 @@ pub(super) fn triangle() -> Vec<FoundLink> {
         cable((0, "enp1s0f1np1"), (2, "enp1s0f0np0")),
         cable((1, "enp1s0f1np1"), (2, "enp1s0f1np1")),
     ]
+}
+
+/// Two interfaces that hear each other, each with the index of its host.
+pub(in crate::commands) type Cable<'a> = ((usize, &'a str), (usize, &'a str));
+
+/// Makes hosts of recorded machines, in which these interfaces hear each other. They are reached by their first addresses.
+pub(in crate::commands) fn recorded_cables(
+    machines: &[(&str, Inventory)],
+    cables: &[Cable<'_>],
+) -> CabledHosts {
+    let both = cables.iter().flat_map(|(one, other)| [(*one, *other), (*other, *one)]);
+    let heard: Vec<Cable<'_>> = both.collect();
+    let host = |(index, (name, machine)): (usize, &(&str, Inventory))| {
+        let beacons = heard.iter().filter(|(at, _)| at.0 == index);
+        let beacon = |(at, from): &Cable<'_>| HeardBeacon {
+            on: at.1.into(),
+            host: u32::try_from(from.0).unwrap(),
+            interface: from.1.into(),
+        };
+        let hearing = BeaconReport { heard: beacons.map(beacon).collect(), mute: Vec::new() };
+        Surveyed { name: (*name).into(), network: network_of(machine), hearing, down: Vec::new() }
+    };
+    CabledHosts::without_agents(machines.iter().enumerate().map(host).collect()).unwrap()
+}
+
+/// Makes the network of a recorded machine, with all interfaces set up.
+fn network_of(machine: &Inventory) -> HostNetwork {
+    let interface = |netdev: &Netdev| {
+        let devices = machine.rdma.iter().filter(|device| {
+            device.ports.iter().any(|port| port.netdev.as_ref() == Some(&netdev.name))
+        });
+        let devices: Vec<_> = devices.collect();
+        let guid = devices.iter().find_map(|device| device.image_guid.as_deref());
+        let socket = guid.zip(netdev.port_name.as_deref());
+        HostInterface {
+            netdev: netdev.clone(),
+            is_up: true,
+            ipv6: LinkLocal::Usable,
+            rdma: devices.iter().map(|device| device.name.clone()).collect(),
+            socket: socket.map(|(guid, port)| format!("{guid} {port}")),
+            ..HostInterface::default()
+        }
+    };
+    let real = machine.netdevs.iter().filter(|netdev| netdev.kind != NetdevKind::Loopback);
+    let interfaces: Vec<HostInterface> = real.map(interface).collect();
+    let ssh_address =
+        interfaces.iter().flat_map(|one| &one.netdev.addresses).map(|(own, _)| *own).next();
+    HostNetwork {
+        interfaces,
+        routes: machine.routes.clone(),
+        ssh_address,
+        ..HostNetwork::default()
+    }
 }

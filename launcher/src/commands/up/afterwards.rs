@@ -1,12 +1,11 @@
 //! What `rlaunch up` does once hosts are set up: it keeps what they are like, measures their links, and runs a first job.
 
-use crate::cli::args::{ConnectArgs, JobArgs};
-use crate::cli::command_line::CommandLine;
+use crate::cli::args::ConnectArgs;
+use crate::cli::command_line::{self, CommandLine};
 use crate::cli::lower;
 use crate::commands::bench;
 use crate::commands::doctor::for_up;
 use crate::commands::snapshots::Snapshots;
-use clap::Parser;
 use rlaunch_console::messages;
 use rlaunch_engine::connect::connector::Reach;
 use rlaunch_engine::run;
@@ -48,17 +47,13 @@ pub(super) async fn measure(hosts: &[Host], connect: &ConnectArgs, line: &Comman
     }
 }
 
-/// Runs `hostname` on the hosts.
-pub(super) async fn first_job(
-    hosts: &[Host],
-    connect: &ConnectArgs,
-    line: &CommandLine,
-) -> Result<Exit, Failed> {
+/// Runs `hostname` on the hosts, with the settings that the user's jobs have.
+pub(super) async fn first_job(hosts: &[Host], connect: &ConnectArgs) -> Result<Exit, Failed> {
     let names = names(hosts).join(",");
     messages::info(&format!("first job: rlaunch -H {names} hostname"));
     let words = ["rlaunch", "-H", &names, "hostname"].map(OsString::from);
-    let parsed = JobArgs::try_parse_from(words);
-    let mut job = parsed.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
+    let parsed = command_line::parse_job(words.to_vec());
+    let (mut job, line) = parsed.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     job.connect = connect.clone();
     run::run_job(lower::job_or_fail(job, &line.config)?).await
 }

@@ -5,6 +5,7 @@
 //! | `afterwards` | what comes behind the changes: a measurement, a snapshot, a first job |
 //! | `down` | what was changed on hosts undone |
 //! | `settings` | the `rlaunch.toml` that is written and trusted |
+//! | `steps` | the plan, of what the hosts have said |
 //!
 //! The steps are values, of `rlaunch_plan::up`. Here the hosts are asked what the steps need to know, the plan is printed, the
 //! user is asked once, and the steps are taken. `rlaunch_bootstrap::protocol::changes` says how each change can be undone.
@@ -12,6 +13,7 @@
 mod afterwards;
 pub(super) mod down;
 mod settings;
+mod steps;
 
 use crate::cli::args::{ConnectArgs, HostSourceArgs, SshArgs};
 use crate::cli::command_line::CommandLine;
@@ -33,6 +35,7 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
 use std::io::{self, IsTerminal};
+use steps::Kept;
 
 /// Make hosts a cluster that stays: keys, names, limits, addresses of cables, ports, rlaunch.toml.
 ///
@@ -105,7 +108,7 @@ pub(super) async fn run(args: &UpArgs, line: &CommandLine) -> Result<Exit, Faile
     if has_tested_links {
         afterwards::measure(&hosts, &args.connect, line).await;
     }
-    afterwards::first_job(&hosts, &args.connect, line).await
+    afterwards::first_job(&hosts, &args.connect).await
 }
 
 /// Set-up that was carried out.
@@ -209,18 +212,8 @@ impl<'a> Cluster<'a> {
             host.facts = Facts::parse(&printed.map_err(failed)?);
         }
         let fixes = self.fixes().await;
-        let keep = self.keep().await;
-        let addresses = (0..self.hosts.len()).map(|host| self.cabled.changes(host)).collect();
-        let has_cables = self.hosts.iter().any(|host| !host.cabled.is_empty());
-        let done = if has_cables { "every cable has addresses" } else { "there is no cable" };
-        Ok(vec![
-            up::names(&self.hosts),
-            fixes,
-            up::firewall(&self.hosts),
-            up::subnet_manager(&self.hosts),
-            Step::of(StepId::Addresses, addresses, done),
-            keep,
-        ])
+        let kept = self.kept().await;
+        Ok(steps::plan(&self.hosts, &self.cabled, fixes, &kept))
     }
 
     /// Makes the step of what doctor fixes without a question, and says what that is about.
@@ -260,47 +253,22 @@ impl<'a> Cluster<'a> {
         has_files && self.changing.have(changes).await.into_iter().all(|has_all| has_all)
     }
 
-    /// Returns the files that keep the addresses of a host.
-    fn files(&self, host: usize) -> Vec<Change> {
-        let keeper = self.hosts.get(host).and_then(|host| host.facts.keeper);
-        keeper.map_or_else(Vec::new, |keeper| self.cabled.files(host, keeper))
-    }
-
-    /// Makes the step that keeps addresses in the configuration of each host.
-    async fn keep(&mut self) -> Step {
-        for (at, host) in self.hosts.iter().enumerate() {
-            let obstacle = host.facts.keeper.and_then(|keeper| self.cabled.obstacle(at, keeper));
-            if let Some(obstacle) = obstacle {
-                let why = format!("on {}: {}", host.name, obstacle.why);
-                return Step { id: StepId::Keep, state: State::Cannot { why, fix: obstacle.fix } };
-            }
-        }
-        let has_cables = |host: &&UpHost| !host.cabled.is_empty();
-        let without = self.hosts.iter().filter(has_cables).find(|host| host.facts.keeper.is_none());
-        if let Some(host) = without {
-            let why = format!("on {}: {}", host.name, up::NO_KEEPER);
-            let fix = up::NO_KEEPER_HINT;
-            return Step { id: StepId::Keep, state: State::Cannot { why, fix: fix.to_owned() } };
-        }
-        let files: Vec<Vec<Change>> = (0..self.hosts.len()).map(|at| self.files(at)).collect();
+    /// Asks each host whether the files that keep its addresses are there and read.
+    async fn kept(&mut self) -> Vec<Kept> {
+        let hosts = self.hosts.iter().enumerate();
+        let files: Vec<Vec<Change>> =
+            hosts.map(|(at, host)| steps::files(host, &self.cabled, at)).collect();
         let have = self.changing.have(&files).await;
         let unread = |host: &UpHost| host.facts.keeper.map(|keeper| keeper.unread(&host.cabled));
         let lines = self.hosts.iter().map(|host| unread(host).into_iter().collect()).collect();
         let unread = self.changing.ask(lines).await;
-        let left = self.hosts.iter().zip(files).zip(have.into_iter().zip(unread));
-        let left = left.map(|((host, files), (is_there, unread))| {
-            let Some(keeper) = host.facts.keeper.filter(|_| !files.is_empty()) else {
-                return Vec::new();
-            };
-            match unread.first() {
-                _ if !is_there => keeper.around(files, &host.cabled),
-                Some(Ok(names)) if !names.is_empty() => keeper.around(Vec::new(), &host.cabled),
-                _ => Vec::new(),
-            }
+        let both = have.into_iter().zip(unread);
+        let kept = both.map(|(is_there, unread)| match unread.first() {
+            _ if !is_there => Kept::Missing,
+            Some(Ok(names)) if !names.is_empty() => Kept::Unread,
+            _ => Kept::Read,
         });
-        let left: Vec<Vec<Change>> = left.collect();
-        let has_any = self.hosts.iter().any(|host| !host.cabled.is_empty());
-        Step::of(StepId::Keep, left, if has_any { "they are" } else { "there is no cable" })
+        kept.collect()
     }
 
     /// Takes the steps in order. A step that fails stops those that need it.

@@ -24,6 +24,15 @@ pub static SYSTEMD: Root = Root {
     ],
 };
 
+/// Machine with systemd as process 1 that sets its network up by systemd-networkd, or by netplan.
+pub static NETWORKED: Root = Root {
+    name: "networked",
+    what: "a machine with systemd-networkd and netplan",
+    packages: &[
+        "systemd-sysv", "dbus", "openssh-server", "iproute2", "netplan.io", "procps", "hostname",
+    ],
+};
+
 /// Image as people make one for MPI programs in Python.
 pub static MPI_IMAGE: Root = Root {
     name: "mpi-image",

@@ -128,6 +128,12 @@ fn skipped(names: &[String]) -> SkippedTests {
     {
         skipped.push((SYSTEMD, format!("no machine with systemd: {error}")));
     }
+    if cgroup::are_available()
+        && is_wanted(NETWORKED)
+        && let Err(error) = roots::NETWORKED.make()
+    {
+        skipped.push((NETWORKED, format!("no machine with systemd-networkd: {error}")));
+    }
     let slurm: Vec<_> = SLURM_PROGRAMS.into_iter().filter(|program| !setup::has(program)).collect();
     if is_wanted(SLURM) && !slurm.is_empty() {
         skipped.push((SLURM, format!("not installed: {}", slurm.join(", "))));
@@ -157,11 +163,13 @@ const AARCH64_PYTHON: &str = "aarch64::python_";
 const SHELLS: &str = "shells::";
 const LOGIN_SHELLS: [&str; 3] = ["fish", "zsh", "tcsh"];
 const SYSTEMD: &str = "logout::systemd_";
+/// Beginning of the names of tests that need machines with systemd-networkd and netplan.
+const NETWORKED: &str = "up_systemd::";
 const MPI_IMAGE: &str = "images::mpi_";
 const SLURM: &str = "slurm::";
 const SLURM_PROGRAMS: [&str; 4] = ["slurmctld", "slurmd", "srun", "munged"];
 /// Parts of the names of tests that need cgroups.
-const CGROUPS: [&str; 2] = [SYSTEMD, "logout::logind_"];
+const CGROUPS: [&str; 3] = [SYSTEMD, NETWORKED, "logout::logind_"];
 /// Part of the names of tests that need the csh of BSD.
 const BSD_CSH: &str = "bsd_csh_";
 /// Beginning of the names of tests that install packages.

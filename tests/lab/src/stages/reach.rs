@@ -67,7 +67,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
     // What is wrong with hosts.
     ("launcher/checks launcher/findings launcher/commands/doctor worker/diagnosis worker/node/diagnostics bootstrap/protocol/diagnosis.rs", "doctor hello monitor", "doctor"),
     ("launcher/commands/network worker/network/cabling bootstrap/protocol/network.rs", "network_plan doctor field", "network_plan"),
-    ("launcher/commands/up launcher/commands/changes.rs launcher/up worker/changes bootstrap/protocol/changes", "up network_plan", ""),
+    ("launcher/commands/up launcher/commands/changes.rs launcher/up worker/changes bootstrap/protocol/changes", "up up_faults up_systemd network_plan", ""),
     // Measurements and libraries.
     ("launcher/commands/bench launcher/plot launcher/schemas worker/comm/bench bootstrap/bench.rs", "bench doctor report topo", "bench"),
     ("worker/verbs", "", "verbs counts prover mesh iwarp communicator bench"),
@@ -80,7 +80,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("examples/train", "example restarts", ""),
     ("examples/resnet examples/torch_ddp", "training restarts", ""),
     ("examples/hello examples/all_reduce examples/notebook worker/comm/README.md", "library", ""),
-    ("examples/guides tests/guide.rs worker/fixtures", "guides ssh_setup rsh", "guides"),
+    ("examples/guides tests/guide.rs worker/fixtures", "guides ssh_setup rsh images", "guides"),
     ("examples/ring examples/services README.md tests/layers.rs tests/fuzz tests/sim tests/gpu", "", ""),
     ("launcher/goldens launcher/testing.rs launcher/fixtures launcher/fuzz.rs", "", ""),
     ("bootstrap/client/tests worker/comm/tests worker/comm/examples .clippy.toml", "", ""),

@@ -144,7 +144,10 @@ impl Record {
                 // From the last one on, since secondary addresses may go with their primary one.
                 let (superfluous, _) = difference(&wanted, &present);
                 for address in superfluous.iter().rev() {
-                    undo.run(&address.deletion(interface));
+                    // networkd takes away what a file has set that is gone, a moment after it was told to read its files.
+                    let is_gone =
+                        || list_addresses(interface).is_ok_and(|now| !now.contains(address));
+                    undo.run_unless(&address.deletion(interface), is_gone);
                 }
                 recorded.push((interface, wanted));
             }
@@ -152,7 +155,7 @@ impl Record {
         // It may be restored before a change was made, or again; `ip` refuses what is so already.
         for change in self.inverses.iter().rev() {
             if !is_in_effect(change) && !self.cuts_off_others(change) {
-                undo.run(&change.arguments());
+                undo.run_unless(&change.arguments(), || is_in_effect(change));
             }
         }
         // Behind all removals, since an address may have moved to another interface.
@@ -291,8 +294,14 @@ struct Undo {
 
 impl Undo {
     fn run(&mut self, arguments: &[String]) {
+        self.run_unless(arguments, || false);
+    }
+
+    /// Runs a change. One that is refused is no failure if `is_so` finds that another program has made it meanwhile.
+    fn run_unless(&mut self, arguments: &[String], is_so: impl FnOnce() -> bool) {
         match change_by_ip(self.privilege, arguments) {
             Ok(()) => self.report.undone += 1,
+            Err(_) if is_so() => {}
             Err(failure) => self.report.failed.push(failure),
         }
     }
@@ -602,6 +611,16 @@ mod tests {
         let (address, prefix) = ("fe80::1".parse().unwrap(), 64);
         let interface = "no-such-if".to_owned();
         assert!(!is_in_effect(&NetworkChange::RemoveAddress { interface, address, prefix }));
+    }
+
+    #[test]
+    fn what_another_has_undone_meanwhile_is_no_failure() {
+        let mut undo = Undo { privilege: Privilege::Root, report: RollBackReport::default() };
+        let refused = words("address delete 192.0.2.9/24 dev no-such-if");
+        undo.run_unless(&refused, || true);
+        assert_eq!(undo.report, RollBackReport::default());
+        undo.run_unless(&refused, || false);
+        assert_eq!(undo.report.failed.len(), 1);
     }
 
     #[test]

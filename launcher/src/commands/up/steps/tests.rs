@@ -1,0 +1,179 @@
+//! Plans for the machines of the guides, which are recordings, compared with `launcher/goldens/up-*.txt`.
+
+use super::*;
+use crate::commands::doctor::for_up;
+use crate::commands::network::testing::{Cable, recorded_cables};
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::inventory::net::NetdevKind;
+use rlaunch_bootstrap::inventory::rdma::PortState;
+use rlaunch_plan::testing::{inventory, is_golden, pair, triangle};
+use rlaunch_plan::up::Facts;
+use std::collections::BTreeSet;
+
+/// Hosts of a guide.
+struct Guide<'a> {
+    machines: Vec<(&'a str, Inventory)>,
+    cables: Vec<Cable<'a>>,
+    /// What each host prints of itself, but for names.
+    facts: &'a str,
+}
+
+impl<'a> Guide<'a> {
+    fn new(
+        names: &[&'a str],
+        machines: impl IntoIterator<Item = Inventory>,
+        facts: &'a str,
+    ) -> Self {
+        let machines = names.iter().copied().zip(machines).collect();
+        Guide { machines, cables: Vec::new(), facts }
+    }
+
+    fn with_cables(self, cables: &[Cable<'a>]) -> Self {
+        Guide { cables: cables.to_vec(), ..self }
+    }
+
+    /// Makes the plan as `up` prints it, with the table of cables. A host knows no other one by its name.
+    fn plan(&self) -> String {
+        let cabled = recorded_cables(&self.machines, &self.cables);
+        let own = "hosts\n127.0.0.1 localhost\n";
+        let host = |(at, (name, _)): (usize, &(&str, Inventory))| UpHost {
+            name: (*name).to_owned(),
+            bare: (*name).to_owned(),
+            address: cabled.address(at),
+            facts: Facts::parse(&format!("{}name {name} 127.0.1.1\n{own}", self.facts)),
+            cabled: cabled.interfaces(at),
+        };
+        let hosts: Vec<UpHost> = self.machines.iter().enumerate().map(host).collect();
+        let fixes = up::safe_fixes(for_up::fixes_of(&self.machines), &hosts);
+        let fixes = up::fixes(&fixes, &hosts);
+        let steps = plan(&hosts, &cabled, fixes, &vec![Kept::Missing; hosts.len()]);
+        cabled.table().unwrap_or_default() + &up::to_text(&steps, &hosts)
+    }
+}
+
+/// Takes addresses and large packets from all cards but the one with the default route, as on a new machine.
+fn bare(mut machine: Inventory, uplink: &str) -> Inventory {
+    for netdev in machine.netdevs.iter_mut().filter(|netdev| netdev.name != uplink) {
+        if netdev.kind == NetdevKind::Physical {
+            netdev.mtu = 1500;
+        }
+        netdev.addresses.clear();
+    }
+    machine.routes.retain(|route| route.netdev == uplink);
+    machine
+}
+
+/// Numbers the hosts of one recording: each has the next address on its uplink, and a card of its own.
+fn numbered(machine: &Inventory, uplink: &str, count: u8) -> Vec<Inventory> {
+    let numbered = (0..count).map(|number| {
+        let mut machine = machine.clone();
+        let own = machine.netdevs.iter_mut().filter(|netdev| netdev.name == uplink);
+        for (address, _) in own.flat_map(|netdev| &mut netdev.addresses) {
+            if let std::net::IpAddr::V4(v4) = address {
+                *address =
+                    std::net::IpAddr::from((u32::from(*v4) + u32::from(number)).to_be_bytes());
+            }
+        }
+        machine
+    });
+    numbered.collect()
+}
+
+const FEDORA: &str = "keeper nmcli\nwall firewalld\n";
+const SPARK: &str = "keeper netplan\nwall ufw\n";
+
+#[test]
+fn two_small_computers_wait_for_a_subnet_manager_and_get_addresses_then() {
+    const CABLE: Cable<'static> = ((0, "ibp195s0"), (1, "ibp195s0"));
+    let fresh = pair().map(|machine| bare(machine, "eno1"));
+    let waiting = fresh.clone().map(|mut machine| {
+        machine.rdma[0].ports[0].state = PortState::Init;
+        machine
+            .netdevs
+            .iter_mut()
+            .filter(|one| one.name == "ibp195s0")
+            .for_each(|one| one.running = false);
+        machine
+    });
+    let names = ["pc1", "pc2"];
+    let facts = format!("{FEDORA}fabric waits\n");
+    let first = Guide::new(&names, waiting, &facts).plan();
+    let second = Guide::new(&names, fresh, FEDORA).with_cables(&[CABLE]).plan();
+    is_golden("up-connectx3", &format!("{first}=== again, since its first sweep\n{second}"));
+}
+
+#[test]
+fn three_computers_with_three_cables() {
+    let names = ["n1", "n2", "n3"];
+    let cables = [
+        ((0, "enp1s0f0np0"), (1, "enp1s0f0np0")),
+        ((0, "enp1s0f1np1"), (2, "enp1s0f0np0")),
+        ((1, "enp1s0f1np1"), (2, "enp1s0f1np1")),
+    ];
+    let spark = bare(inventory("spark"), "enP7s7");
+    let machines = numbered(&spark, "enP7s7", 3);
+    is_golden("up-triangle", &Guide::new(&names, machines, SPARK).with_cables(&cables).plan());
+    // What is there and fits stays.
+    let cables = [
+        ((0, "enp1s0f0np0"), (1, "enp1s0f0np0")),
+        ((1, "enp1s0f1np1"), (2, "enp1s0f0np0")),
+        ((0, "enp1s0f1np1"), (2, "enp1s0f1np1")),
+    ];
+    let plan = Guide::new(&names, triangle(), SPARK).with_cables(&cables).plan();
+    assert!(plan.contains("addresses, on trial until every link answers: done already"), "{plan}");
+}
+
+/// The two functions of a card share its sockets, and hear each other.
+#[test]
+fn a_ring_with_both_ports_of_each_card() {
+    let names = ["n1", "n2", "n3", "n4"];
+    let spark = bare(inventory("spark"), "enP7s7");
+    let functions = [("enp1s0f0np0", "enp1s0f1np1"), ("enP2p1s0f0np0", "enP2p1s0f1np1")];
+    // The second port of each is cabled to the first one of the next, and both functions of a port send.
+    let mut cables = Vec::new();
+    for at in 0..names.len() {
+        for (_, from) in functions {
+            for (to, _) in functions {
+                cables.push(((at, from), ((at + 1) % names.len(), to)));
+            }
+        }
+    }
+    let machines = numbered(&spark, "enP7s7", 4);
+    let plan = Guide::new(&names, machines, SPARK).with_cables(&cables).plan();
+    let lines = |word: &str| plan.lines().filter(|line| line.contains(word)).count();
+    // Four cables of two functions each: more subnets than the usual network has.
+    assert_eq!((lines(" ── "), lines("ip address add ")), (8, 16), "{plan}");
+    let subnets: BTreeSet<&str> =
+        plan.split_whitespace().filter(|word| word.ends_with(".0/24")).collect();
+    assert_eq!(subnets.len(), 8, "{plan}");
+}
+
+/// The one interface of an instance is its uplink: there is no cable to give addresses to.
+#[test]
+fn instances_with_erdma_have_no_cable() {
+    let machines = numbered(&inventory("erdma-standard"), "eth0", 2);
+    let facts = "keeper networkd\n";
+    is_golden("up-erdma", &Guide::new(&["n1", "n2"], machines, facts).plan());
+}
+
+#[test]
+fn guests_behind_a_switch_share_a_subnet() {
+    let machines = numbered(&bare(inventory("esxi-vm"), "ens192"), "ens192", 3);
+    let switch = [
+        ((0, "ens224"), (1, "ens224")),
+        ((1, "ens224"), (2, "ens224")),
+        ((0, "ens224"), (2, "ens224")),
+    ];
+    let guide = Guide::new(&["g1", "g2", "g3"], machines, "keeper networkd\nwall iptables\n");
+    is_golden("up-guests", &guide.with_cables(&switch).plan());
+}
+
+/// Hosts of containers are set up as hosts; a pod has neither a card nor a program for addresses.
+#[test]
+fn hosts_of_containers_and_pods() {
+    let hosts = numbered(&inventory("no-rdma"), "eno1", 2);
+    let hosts = Guide::new(&["a", "b"], hosts, "keeper ifupdown\nwall nft\n").plan();
+    let pods = numbered(&inventory("macvlan-pod"), "eth0", 2);
+    let pods = Guide::new(&["rl-worker-0", "rl-worker-1"], pods, "").plan();
+    is_golden("up-containers", &format!("{hosts}=== pods\n{pods}"));
+}

@@ -1,0 +1,190 @@
+//! `rlaunch up` on machines with a real systemd as process 1, one of which keeps addresses by netplan, over reboots.
+
+use crate::network_plan::plug;
+use crate::support::{Field, State, Undo};
+use crate::up::{down, up};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rlaunch_lab::command::wait_until;
+use rlaunch_lab::setup::roots;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Script that becomes a machine in the network of a host.
+const MACHINE: &str = include_str!("up/machine.sh");
+/// Time limit for a boot.
+const BOUND: Duration = Duration::from_secs(60);
+
+/// Machine with a systemd in the place of a host. It has the host's name and its sshd.
+struct Machine {
+    host: &'static str,
+    outer: Child,
+    cgroup: PathBuf,
+    directory: TempDir,
+}
+
+impl Machine {
+    fn start(field: &Field, host: &'static str, netplan: bool) -> Machine {
+        field.lab.sshd(host).unwrap().stop().unwrap();
+        let cgroup = field.lab.status().cgroup.unwrap().join(format!("machine-{host}"));
+        fs::create_dir_all(&cgroup).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let (script, place) = (directory.path().join("machine.sh"), directory.path().join("disk"));
+        fs::write(&script, MACHINE).unwrap();
+        fs::create_dir(&place).unwrap();
+        // The root directory of a host leads to the process whose namespaces are the host's.
+        let root = field.lab.path(host, Path::new("/")).unwrap();
+        let process = root.parent().unwrap();
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", process.join("ns/net").display()));
+        command.arg(format!("--uts={}", process.join("ns/uts").display()));
+        command.args(["unshare", "--mount", "sh"]).args([&script, &place, &cgroup]);
+        command.arg(roots::NETWORKED.make().unwrap()).arg(root.join("run/rlaunch-lab"));
+        command.arg(if netplan { "yes" } else { "no" });
+        let outer = command.stdin(Stdio::piped()).spawn().unwrap();
+        let mut machine = Machine { host, outer, cgroup, directory };
+        machine.boot();
+        machine
+    }
+
+    /// Boots, and waits for an SSH server and for networkd.
+    fn boot(&mut self) {
+        self.outer.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        wait_until(BOUND, &format!("{} to boot", self.host), || {
+            let line = "systemctl is-active lab-sshd systemd-networkd";
+            Ok(self.process().is_some() && self.run(line) == "active\nactive\n")
+        })
+        .unwrap();
+    }
+
+    /// Ends the machine, as its own `reboot` does at last, and boots it again.
+    fn reboot(&mut self) {
+        let before = self.process().unwrap();
+        self.run("systemctl reboot");
+        wait_until(BOUND, &format!("{} to end", self.host), || {
+            Ok(!Path::new(&format!("/proc/{before}")).exists())
+        })
+        .unwrap();
+        self.boot();
+    }
+
+    /// Returns process 1: the only child of the only child of the script.
+    fn process(&self) -> Option<String> {
+        let child = |of: &str| {
+            let children = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).ok()?;
+            children.split_whitespace().next().map(str::to_owned)
+        };
+        child(&child(&self.outer.id().to_string())?)
+    }
+
+    /// Runs a shell line as root, and returns what it prints.
+    fn run(&self, line: &str) -> String {
+        let process = self.process().unwrap_or_default();
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &process, "--mount", "--pid", "--uts", "--ipc", "--net"]);
+        command.args(["--cgroup", "--root", "--", "env", "-i"]);
+        command.args(["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "sh", "-c"]);
+        command.arg(format!("cd /; {line}")).stdin(Stdio::null()).stderr(Stdio::null());
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    }
+
+    fn addresses(&self) -> String {
+        self.run("ip -o -4 address show | awk '/cable/ {print $2, $4}'")
+    }
+
+    /// Returns all that `up` may change. What systemd notes for itself is left out.
+    fn dump(&self) -> String {
+        self.run(
+            "ip -o address show | sed 's/valid_lft.*//' | grep -v ' inet6 fe80'; ip -o link show | grep -o '^.*mtu [0-9]*'; \
+             ip route show table all | grep -v fe80; ip rule; ls -A /run/systemd/network; \
+             find /etc /var/lib/rlaunch -xdev -type f -exec sha256sum {} + 2>/dev/null | sort -k2; \
+             find /etc -xdev ! -type f | sort; ls -A /var/lib; cat /proc/sys/net/ipv4/conf/*/arp_*",
+        )
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.outer.kill();
+        let _ = self.outer.wait();
+        let _ = fs::write(self.cgroup.join("cgroup.kill"), "1");
+        let mut remove = Command::new("find");
+        remove.arg(&self.cgroup).args(["-depth", "-type", "d", "-exec", "rmdir", "{}", "+"]);
+        remove.stderr(Stdio::null());
+        // Killed processes leave it a moment later.
+        let removed = wait_until(BOUND, "the end of a machine", || {
+            let _ = remove.status();
+            Ok(!self.cgroup.exists())
+        });
+        assert!(removed.is_ok() || std::thread::panicking(), "{}", self.directory.path().display());
+    }
+}
+
+/// `cargo lab test` leaves the tests of this file out where there are no cgroups of version 2.
+#[test]
+fn addresses_are_there_after_a_reboot_and_gone_after_down() {
+    let (field, state) = (Field::new(), State::new());
+    let hosts = ["a", "b"];
+    let _sshds = Undo(|| hosts.iter().try_for_each(|host| field.lab.sshd(host)?.restart(&[])));
+    let _cables = plug(&field, &[("a", "b")]);
+    let mut a = Machine::start(&field, "a", false);
+    let mut b = Machine::start(&field, "b", true);
+    let before = [a.dump(), b.dump()];
+    let ran = up(&field, &state, "-H a,b --yes").run();
+    ran.succeeded().says(&["1 link answered, 2 directions", "rlaunch.toml: written and trusted"]);
+    let given = ["cable-b 192.168.100.2/24\n", "cable-a 192.168.100.3/24\n"];
+    assert_eq!([a.addresses(), b.addresses()], given, "{ran}");
+    let kept = a.run("networkctl status cable-b | grep 'Network File'");
+    assert!(kept.ends_with("/etc/systemd/network/10-rdma-mesh-cable-b.network\n"), "{kept}{ran}");
+    let kept = b.run("networkctl status cable-a | grep 'Network File'");
+    assert!(kept.ends_with("/run/systemd/network/10-netplan-cable-a.network\n"), "{kept}{ran}");
+    for machine in [&mut a, &mut b] {
+        machine.reboot();
+    }
+    // What a boot has not lost, it gives the interfaces once more.
+    field.wait_for("the addresses after the boot", || [a.addresses(), b.addresses()] == given);
+    let ran = up(&field, &state, "-H a,b --yes").run();
+    ran.succeeded().says(&["there is nothing to change on the hosts"]);
+    let since = state.rlaunch(&field, "doctor --since-up --strict -H a,b");
+    since.in_directory(Path::new(state.path())).within(BOUND).run().succeeded();
+    let undone = down(&field, &state, "-H a,b");
+    undone.succeeded();
+    assert_eq!([a.dump(), b.dump()], before, "{undone}");
+    for machine in [&mut a, &mut b] {
+        machine.reboot();
+    }
+    assert_eq!([a.addresses(), b.addresses()], ["", ""], "{undone}");
+}
+
+/// The hosts lose their power while addresses are on trial or half kept, and boot.
+#[test]
+fn an_up_that_ends_with_its_hosts_is_undone_after_their_boot() {
+    let (field, state) = (Field::new(), State::new());
+    let hosts = ["a", "b"];
+    let _sshds = Undo(|| hosts.iter().try_for_each(|host| field.lab.sshd(host)?.restart(&[])));
+    let _cables = plug(&field, &[("a", "b")]);
+    let mut a = Machine::start(&field, "a", false);
+    let mut b = Machine::start(&field, "b", true);
+    let before = [a.dump(), b.dump()];
+    let mut running = up(&field, &state, "-H a,b --yes").spawn();
+    running.wait_for_stderr("2 directions", 1);
+    let processes = [&a, &b].map(|machine| machine.process().unwrap());
+    for process in &processes {
+        kill(Pid::from_raw(process.parse().unwrap()), Signal::SIGKILL).unwrap();
+    }
+    running.finish_first();
+    for (machine, process) in [&mut a, &mut b].into_iter().zip(&processes) {
+        wait_until(BOUND, "a machine to end", || {
+            Ok(!Path::new(&format!("/proc/{process}")).exists())
+        })
+        .unwrap();
+        machine.boot();
+    }
+    let undone = down(&field, &state, "-H a,b");
+    undone.succeeded();
+    assert_eq!([a.dump(), b.dump()], before, "{undone}");
+}
