@@ -2,6 +2,7 @@ use super::super::index::Index;
 use super::*;
 use crate::files::{How, Original, Part, Stage, manifest, walk};
 use rlaunch_copy::ChunkId;
+use rustix::fs::FlockOperation;
 use std::fs::File;
 use std::sync::Arc;
 use tempfile::TempDir;
