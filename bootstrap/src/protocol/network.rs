@@ -88,7 +88,7 @@ pub enum LinkLocal {
     Unsupported,
 }
 
-/// Right of an account to change the network.
+/// Right of an account to change the network. Journals keep it by position: later versions add variants at the end, never fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Privilege {
     /// It was not examined.
@@ -157,7 +157,7 @@ pub enum NetworkReply {
     RolledBack(RollBackReport),
 }
 
-/// Change to the network of a host.
+/// Change to the network of a host. Journals keep it by position: later versions add variants at the end, never fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NetworkChange {
     /// Set an interface up or down.
@@ -314,11 +314,10 @@ pub enum LinkAnswer {
 mod tests {
     use super::*;
 
-    #[test]
-    fn changes_are_lines_for_a_shell() {
+    fn changes() -> [NetworkChange; 7] {
         let interface = || "eth1".to_owned();
         let (address, prefix) = ("192.168.101.2".parse().unwrap(), 24);
-        let lines = [
+        [
             NetworkChange::SetUp { interface: interface(), up: true },
             NetworkChange::SetUp { interface: interface(), up: false },
             NetworkChange::SetMtu { interface: interface(), mtu: 9000 },
@@ -331,7 +330,11 @@ mod tests {
                 prefix: 64,
             },
         ]
-        .map(|change| change.to_string());
+    }
+
+    #[test]
+    fn changes_are_lines_for_a_shell() {
+        let lines = changes().map(|change| change.to_string());
         let wanted = [
             "ip link set dev eth1 up",
             "ip link set dev eth1 down",
@@ -342,5 +345,28 @@ mod tests {
             "ip address add fe80::1/64 dev eth1 nodad",
         ];
         assert_eq!(lines, wanted);
+    }
+
+    #[test]
+    fn journals_of_earlier_versions_can_be_read() {
+        let encoded = changes().map(|change| postcard::to_stdvec(&change).unwrap());
+        let wanted: [&[u8]; 7] = [
+            b"\x00\x04eth1\x01",
+            b"\x00\x04eth1\x00",
+            b"\x01\x04eth1\xa8\x46",
+            b"\x02\x04eth1\x08datagram",
+            b"\x03\x04eth1\x00\xc0\xa8\x65\x02\x18",
+            b"\x04\x04eth1\x00\xc0\xa8\x65\x02\x18",
+            b"\x03\x04eth1\x01\xfe\x80\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\x40",
+        ];
+        assert_eq!(encoded, wanted);
+        let rights = [
+            Privilege::Unknown,
+            Privilege::Root,
+            Privilege::Sudo,
+            Privilege::Refused,
+            Privilege::NoProgram,
+        ];
+        assert_eq!(postcard::to_stdvec(&rights).unwrap(), [0, 1, 2, 3, 4]);
     }
 }

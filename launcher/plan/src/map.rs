@@ -163,7 +163,8 @@ fn each_of(each: u32, hosts: usize) -> u64 {
     u64::from(each).saturating_mul(hosts as u64)
 }
 
-/// Ranks of a host.
+/// Ranks of a host. Records of jobs have it, and messages on the socket of a job: a change needs a new `SOCKET_VERSION`
+/// (`live/messages.rs` of the engine).
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct HostRanks {
     pub host: String,

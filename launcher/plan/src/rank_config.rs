@@ -1,5 +1,5 @@
-//! Configuration of each rank, computed from all nodes' inventories: its placement, its NICs and its
-//! variables.
+//! What a node is sent of its programs and ranks; and the configuration of each rank, computed from all nodes'
+//! inventories: its placement, its NICs and its variables.
 
 use crate::env::horovod::GlooStore;
 use crate::env::nccl::{self, Fabric, NcclNetwork};

@@ -69,6 +69,12 @@ pub(crate) fn changes(data: &[u8]) {
     // What was cut off is no part of what is read.
     let again = Journal::parse(data.get(..whole).unwrap_or_default()).0;
     assert_eq!(again.pending(0), journal.pending(0));
+    for record in data.split(|byte| *byte == b'\n').filter_map(JournalRecord::from_line) {
+        let line = record.to_line();
+        let again =
+            line.strip_suffix('\n').and_then(|line| JournalRecord::from_line(line.as_bytes()));
+        assert_eq!(again, Some(record));
+    }
 }
 
 pub(crate) fn changes_seeds() -> Vec<Vec<u8>> {
@@ -80,7 +86,7 @@ pub(crate) fn changes_seeds() -> Vec<Vec<u8>> {
     let undone = UndoneChange { change: change.clone(), by: by.clone(), time: 7, failure: None };
     let was = Was::NoFile { directories: vec!["/etc".into()] };
     let events = [Event::Begun { by, change, was }, Event::Done { was: None }, Event::Undone];
-    let lines = events.map(|event| JournalRecord { id: 3, time: 7, event }.to_line());
+    let lines = events.map(|event| JournalRecord { time: 7, id: 3, event }.to_line());
     let replies = [ChangeReply::Undone(undone), ChangeReply::Outcome(ChangeOutcome::Made)];
     vec![stream(&[order]), stream(&replies), lines.concat().into_bytes()]
 }

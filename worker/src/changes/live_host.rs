@@ -29,7 +29,7 @@ pub(super) struct LiveHost {
     journal: Option<File>,
 }
 
-/// Network before a change.
+/// Network before a change. Journals keep it by position: later versions add no fields.
 #[derive(Serialize, Deserialize)]
 struct NetworkWas {
     /// Id of the boot in which that was so.
@@ -217,7 +217,13 @@ fn read_network(was: &Was) -> Result<NetworkWas, String> {
     let Was::Network(bytes) = was else {
         return Err("the journal does not say how the network was".to_owned());
     };
-    postcard::from_bytes(bytes).map_err(|error| format!("the journal cannot be read: {error}"))
+    let told = |error| format!("the journal cannot be read: {error}");
+    let (was, rest) = postcard::take_from_bytes(bytes).map_err(|error| told(error.to_string()))?;
+    if rest.is_empty() {
+        Ok(was)
+    } else {
+        Err(told("the network before has an unknown end".to_owned()))
+    }
 }
 
 /// Returns what is behind a path; a link is followed.
@@ -373,10 +379,10 @@ fn remove_file(path: &str) -> Result<(), String> {
 /// Restores a file. What others have written into it since stays; if it cannot be told apart, the file stays as it is.
 fn restore_file(path: &str, ours: Option<&str>, was: &Was) -> Result<(), String> {
     let present = read(Path::new(path))?;
-    let changed = || {
+    let changed = |before: &str| {
         format!(
-            "others have changed {path} since; its former content is in {DIRECTORY}/journal: put it in order by hand, \
-             then remove the line there"
+            "others have changed {path} since; its line in {DIRECTORY}/journal has {before}: put it in order by hand, \
+             then remove that line"
         )
     };
     match was {
@@ -386,7 +392,9 @@ fn restore_file(path: &str, ours: Option<&str>, was: &Was) -> Result<(), String>
                 None if ours.is_some() => return Ok(()),
                 None => content.clone(),
                 Some(present) => {
-                    taken_out(content, ours.unwrap_or_default(), present).ok_or_else(changed)?
+                    let before = "its former content, with `\\n` for the ends of lines";
+                    taken_out(content, ours.unwrap_or_default(), present)
+                        .ok_or_else(|| changed(before))?
                 }
             };
             if present.as_ref() == Some(&wanted) {
@@ -398,7 +406,7 @@ fn restore_file(path: &str, ours: Option<&str>, was: &Was) -> Result<(), String>
             let ours = ours.unwrap_or_default();
             // A write in place that was broken off leaves a part.
             if present.is_some_and(|present| !ours.starts_with(&present)) {
-                return Err(changed());
+                return Err(changed("that there was none before"));
             }
             remove_file(path)?;
             for directory in directories.iter().rev() {
@@ -437,6 +445,22 @@ mod tests {
     fn file(path: &Path, content: Option<&str>) -> Change {
         let path = path.display().to_string();
         Change::File { path, mode: 0o640, content: content.map(str::to_owned), expected: None }
+    }
+
+    #[test]
+    fn networks_in_journals_of_earlier_versions_can_be_read() {
+        let bytes = b"\x01b\x01\x01\x01\x04eth1\xdc\x0b\x01\x04eth1\x01\x01\x0b10.1.0.1/24\x07\x05\
+                      \x01\x01r\x01\x01\x01n\x00\x01\x04eth2\x00\x0a\x01\x00\x02\x18\x01\x04eth3\x01\x0afe80::1/64";
+        let was = read_network(&Was::Network(bytes.to_vec())).unwrap();
+        let wanted = "Record { privilege: Root, inverses: [SetMtu { interface: \"eth1\", mtu: 1500 }], \
+                      addresses: [(\"eth1\", [Address { words: [\"10.1.0.1/24\"], expires_at: 7, deprecated_at: 5 }])], \
+                      routes: [Listed { line: \"r\", is_lost: true }], neighbours: [Listed { line: \"n\", is_lost: false }], \
+                      additions: [(\"eth2\", 10.1.0.2, 24)], held: [(\"eth3\", [\"fe80::1/64\"])] }";
+        assert_eq!((was.boot.as_str(), format!("{:?}", was.record).as_str()), ("b", wanted));
+        assert_eq!(postcard::to_stdvec(&was).unwrap(), bytes);
+        let longer = [&bytes[..], &[0]].concat();
+        let refused = read_network(&Was::Network(longer)).err().unwrap();
+        assert_eq!(refused, "the journal cannot be read: the network before has an unknown end");
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! Journal of the changes to a host: what was, what is, when, and by which command.
 //!
-//! A line has time and number of the change, a few words for whoever reads the file, and behind a tab the event as agents
-//! encode messages, in which text stays text:
+//! A line has time and number of the change and a few words, all of them for whoever reads the file, and behind a tab the
+//! [`Record`] as agents encode messages:
 //!
 //! ```text
-//! 1764470392 3 rlaunch up: write /etc/sysctl.d/90-rlaunch.conf⇥\x00\nrlaunch up\x00...
-//! 1764470392 3 done⇥\x01\x00
+//! 1764474880 3 rlaunch up: write /etc/hosts⇥\x80\x80\xaf\xc9\x06\x03\x00\nrlaunch up\x00\n/etc/hosts\xa4\x03...
+//! 1764474880 3 done⇥\x80\x80\xaf\xc9\x06\x03\x01\x00
 //! ```
+//!
+//! Text stays as it is there, with its length before it, which may look like a letter or like `\n` (10). Backslashes, control
+//! characters and bytes that are no UTF-8 are written as `\\`, `\n`, `\r`, `\t` or `\xNN`.
 //!
 //! A change has up to three lines. The first is on the disk before the change is made, so that whatever happens later, it
 //! can be undone. To undo one that was not made, or is undone already, costs nothing.
@@ -17,18 +20,18 @@
 use super::{Change, ChangeOutcome, JournalState, UndoneChange};
 use serde::{Deserialize, Serialize};
 
-/// Line of a journal.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Line of a journal. Journals keep it by position: later versions add no fields.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Number of the change.
-    pub id: u64,
     /// Seconds since 1970.
     pub time: u64,
+    /// Number of the change.
+    pub id: u64,
     pub event: Event,
 }
 
-/// Event in the life of a change. Later versions read the journals of earlier ones: what is new here, in [`Was`] and in [`Change`]
-/// is a variant at the end.
+/// Event in the life of a change. Journals keep it by position, and later versions read those of earlier ones: they add
+/// variants at the end, never fields. The same holds for all that it consists of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// It is about to be made.
@@ -50,7 +53,8 @@ pub enum Event {
     Undone,
 }
 
-/// State before a change, to which undoing it leads back.
+/// State before a change, to which undoing it leads back. Journals keep it by position: later versions add variants at the end,
+/// never fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Was {
     /// Nothing that could be restored.
@@ -75,7 +79,7 @@ impl Record {
     /// Writes the record as a line of the journal.
     pub fn to_line(&self) -> String {
         // Fails for sequences of unknown length, and there are none.
-        let event = postcard::to_stdvec(&self.event).unwrap_or_default();
+        let bytes = postcard::to_stdvec(self).unwrap_or_default();
         let words = match &self.event {
             Event::Begun { by, change, .. } => format!("{by}: {}", change.title()),
             Event::Done { .. } => "done".to_owned(),
@@ -83,39 +87,60 @@ impl Record {
             Event::Undone => "undone".to_owned(),
         };
         let words = words.replace(char::is_control, " ");
-        format!("{} {} {words}\t{}\n", self.time, self.id, event.escape_ascii())
+        format!("{} {} {words}\t{}\n", self.time, self.id, escaped(&bytes))
     }
 
-    /// Reads a line, without its end. Returns `None` if it is of a later version, or damaged.
-    fn from_line(line: &[u8]) -> Option<Record> {
-        let (head, event) = std::str::from_utf8(line).ok()?.split_once('\t')?;
-        let mut numbers = head.split(' ').map_while(|word| word.parse().ok());
-        let (time, id) = (numbers.next()?, numbers.next()?);
-        let bytes = unescaped(event)?;
-        let (event, rest) = postcard::take_from_bytes(&bytes).ok()?;
-        rest.is_empty().then_some(Record { id, time, event })
+    /// Reads a line, without its end. Returns `None` if it is of a later version, or damaged. A part of a line may be left
+    /// before it, where a disk has refused the rest.
+    pub fn from_line(line: &[u8]) -> Option<Record> {
+        let tab = line.iter().rposition(|byte| *byte == b'\t')?;
+        let bytes = unescaped(line.get(tab + 1..)?)?;
+        let (record, rest) = postcard::take_from_bytes(&bytes).ok()?;
+        rest.is_empty().then_some(record)
     }
 }
 
-/// Undoes [`slice::escape_ascii`].
-fn unescaped(text: &str) -> Option<Vec<u8>> {
-    let mut rest = text.bytes();
+/// Writes bytes on one line, in which text stays as it is.
+fn escaped(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' | '\n' | '\r' | '\t' => text.extend(c.escape_default()),
+                c if c.is_control() => {
+                    push_numbers(&mut text, c.encode_utf8(&mut [0; 4]).as_bytes());
+                }
+                c => text.push(c),
+            }
+        }
+        push_numbers(&mut text, chunk.invalid());
+    }
+    text
+}
+
+fn push_numbers(text: &mut String, bytes: &[u8]) {
+    bytes.iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+}
+
+/// Undoes [`escaped`]. Returns `None` for what it does not write.
+fn unescaped(text: &[u8]) -> Option<Vec<u8>> {
+    let mut rest = text.iter().copied();
     let mut bytes = Vec::with_capacity(text.len());
     let digit = |byte: Option<u8>| u8::try_from(char::from(byte?).to_digit(16)?).ok();
     while let Some(byte) = rest.next() {
         bytes.push(match byte {
             b'\\' => match rest.next()? {
+                b'\\' => b'\\',
                 b'n' => b'\n',
                 b'r' => b'\r',
                 b't' => b'\t',
                 b'x' => digit(rest.next())? << 4 | digit(rest.next())?,
-                quoted => quoted,
+                _ => return None,
             },
-            b' '..=b'~' => byte,
-            _ => return None,
+            byte => byte,
         });
     }
-    Some(bytes)
+    (escaped(&bytes).as_bytes() == text).then_some(bytes)
 }
 
 /// Host that changes. All but `append` may have happened in part if they fail.
@@ -172,7 +197,7 @@ impl Journal {
     }
 
     fn note(&mut self, record: Record) {
-        let Record { id, time, event } = record;
+        let Record { time, id, event } = record;
         self.next_id = self.next_id.max(id.saturating_add(1));
         match event {
             Event::Begun { by, change, was } => {
@@ -217,7 +242,7 @@ impl Journal {
         };
         let id = self.next_id;
         let event = Event::Begun { by: by.to_owned(), change: change.clone(), was: was.clone() };
-        let begun = Record { id, time, event };
+        let begun = Record { time, id, event };
         if let Err(cause) = host.append(&begun) {
             return ChangeOutcome::Failed(format!("cannot write the journal: {cause}"));
         }
@@ -226,7 +251,7 @@ impl Journal {
             Ok(was) => (Event::Done { was }, ChangeOutcome::Made),
             Err(cause) => (Event::Failed { cause: cause.clone() }, ChangeOutcome::Failed(cause)),
         };
-        let ended = Record { id, time, event };
+        let ended = Record { time, id, event };
         // If it cannot be written, the change is undone as one that has begun.
         let _ = host.append(&ended);
         self.note(ended);

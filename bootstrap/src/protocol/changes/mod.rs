@@ -22,7 +22,7 @@ use crate::shell_safe::word;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Change to a host.
+/// Change to a host. Journals keep it by position: later versions add variants at the end, never fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     /// Write a file, or remove it.

@@ -4,6 +4,8 @@
 //! Every line has `v` (the version of this schema, 1), `t` (seconds since rlaunch started), `job` (the job's
 //! id) and `event`; [`Event`] documents the other fields. New events and new fields may appear without a new
 //! version, but existing ones do not change their meaning.
+//!
+//! The table of `--show timing` is made of the same events.
 
 mod timing;
 

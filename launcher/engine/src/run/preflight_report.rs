@@ -293,11 +293,8 @@ pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
 
 #[cfg(test)]
 mod tests {
-    use super::program::file_here_hint;
     use super::*;
     use rlaunch_bootstrap::job::{PortRange, ProgramDefect};
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
 
     fn host(name: &str) -> Host {
         Host { name: name.into(), ..Host::this_machine() }
@@ -325,43 +322,6 @@ mod tests {
         let made = "make it there: rlaunch -H b,c mkdir -p '/a b'; or name another by --wdir DIR";
         assert_eq!(failed.hints, [made]);
         assert_eq!(failed.exit, Exit::FILES);
-    }
-
-    #[test]
-    fn what_a_program_lacks_is_named() {
-        let b = host("b");
-        let of = |program: &str, defect| {
-            let problem = Problem::CannotStart { program: program.into(), defect };
-            explain(&[(&b, &problem)], None)
-        };
-        let needs = |names: &[&str], defect| {
-            let interpreters = names.iter().map(OsString::from).collect();
-            of("./run.py", ProgramDefect::NoInterpreter { interpreters, defect })
-        };
-        let failed = needs(&["./tool", "/tmp"], PathDefect::NotAFile { is_directory: true });
-        let words =
-            "its first line needs ./tool, whose first line needs /tmp, which is a directory";
-        assert_eq!(failed.message, format!("./run.py cannot start on b: {words} there"));
-        assert_eq!(failed.exit, Exit::NOT_EXECUTABLE);
-        assert!(failed.hints[0].contains("#!/bin/sh"), "{failed:?}");
-        let failed = needs(&["/opt/venv/bin/python"], PathDefect::Missing);
-        let words = "its first line needs /opt/venv/bin/python, which is not there";
-        assert_eq!(failed.message, format!("./run.py cannot start on b: {words}"));
-        assert_eq!(failed.exit, Exit::NOT_FOUND);
-        assert!(failed.hints[0].ends_with("rlaunch -H HOSTS python ./run.py"), "{failed:?}");
-        let failed = of("./a b", ProgramDefect::CarriageReturn { interpreter: "/bin/sh".into() });
-        assert!(failed.message.contains("CRLF"), "{failed:?}");
-        assert_eq!(failed.hints, [r"sed -i 's/\r$//' './a b'"]);
-        let failed = of("x", ProgramDefect::NotOnPath { interpreter: "python3 -u".into() });
-        assert!(failed.hints[0].ends_with("#!/usr/bin/env -S python3 -u"), "{failed:?}");
-        let failed = of("x", ProgramDefect::NoLoader { loader: "/lib/ld-linux.so.2".into() });
-        assert!(failed.message.ends_with("the loader /lib/ld-linux.so.2, which is not there"));
-        let failed = of("x", ProgramDefect::CutOff { length: 100, whole: 4000 });
-        assert_eq!(failed.message, "x cannot start on b: only 100 of its 4000 bytes are there");
-        let (machine, host) = ("aarch64".to_owned(), "x86_64".to_owned());
-        let failed = of("x", ProgramDefect::OtherMachine { machine, host });
-        let words = "it is built for aarch64, and the machine there is x86_64";
-        assert_eq!(failed.message, format!("x cannot start on b: {words}"));
     }
 
     #[test]
@@ -425,22 +385,6 @@ mod tests {
     }
 
     #[test]
-    fn a_line_for_a_shell_goes_to_one() {
-        let b = host("b");
-        let missing = |program: &str| {
-            let problem = Problem::NoProgram { program: program.into(), instead: None };
-            explain(&[(&b, &problem)], None)
-        };
-        let failed = missing("cd /tmp && ls");
-        assert_eq!(failed.message, "cd /tmp && ls is not on b");
-        assert!(failed.hints[0].ends_with("bash -c 'cd /tmp && ls'"), "{:?}", failed.hints);
-        assert!(missing("FOO=1").hints[0].contains("-x FOO=1"));
-        assert_eq!(missing("a,b").hints, ["-H names hosts: rlaunch -H a,b PROGRAM"]);
-        let failed = missing("API_KEY=abc");
-        assert!(!format!("{failed:?}").contains("abc"), "{failed:?}");
-    }
-
-    #[test]
     fn ranks_that_take_too_many_files_are_told_the_limit() {
         let b = host("b");
         let problem = Problem::FewFiles(FewFiles { ranks: 501, limit: 1024, needed: 1526 });
@@ -454,64 +398,5 @@ mod tests {
         let problem = Problem::FewFiles(FewFiles { ranks: 1, limit: 8, needed: 26 });
         let failed = explain(&[(&b, &problem)], None);
         assert!(failed.message.starts_with("1 rank does not fit on b: "), "{}", failed.message);
-    }
-
-    #[test]
-    fn a_program_of_this_machine_is_copied() {
-        let directory = tempfile::tempdir().unwrap();
-        let b = host("b");
-        let hint = |name: &str, mode: u32| {
-            let path = directory.path().join(name);
-            fs::write(&path, "").unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            let program = path.into_os_string();
-            let missing = Problem::NoProgram { program: program.clone(), instead: None };
-            let typed = [OsString::from("rlaunch"), program];
-            let failed = explain(&[(&b, &missing)], TypedJob::new(&typed, &typed[1..]));
-            failed.hints[0].replace(&format!("{}/", directory.path().display()), "")
-        };
-        let copied = "copy it along: rlaunch --copy";
-        assert_eq!(hint("x.py", 0o644), format!("{copied} x.py python3 x.py"));
-        assert_eq!(hint("y.sh", 0o644), format!("{copied} y.sh bash y.sh"));
-        assert_eq!(hint("z.py", 0o755), format!("{copied} z.py z.py"));
-        let here = |program: &str| {
-            let words = [OsString::from(program), "-v".into()];
-            file_here_hint(&words[0], TypedJob::of_program(&words))
-        };
-        assert_eq!(here("no.py"), "it is in this directory: rlaunch python3 no.py -v");
-        assert_eq!(here("tool"), "it is in this directory: rlaunch ./tool -v");
-    }
-
-    #[test]
-    fn path_is_passed_on_where_it_has_the_program() {
-        let b = host("b");
-        let hint = |program: &str| {
-            let problem = Problem::NoProgram { program: program.into(), instead: None };
-            explain(&[(&b, &problem)], None).hints.swap_remove(0)
-        };
-        assert!(hint("sh").ends_with("or pass yours on: rlaunch -x PATH sh"), "{}", hint("sh"));
-        let unknown = "rlaunch searched PATH there: give no-such-program with its path";
-        assert_eq!(hint("no-such-program"), unknown);
-    }
-
-    #[test]
-    fn python3_is_offered() {
-        let b = host("b");
-        let missing =
-            Problem::NoProgram { program: "python".into(), instead: Some("python3".into()) };
-        let failed = explain(&[(&b, &missing)], None);
-        assert_eq!(failed.hints, ["python3 is there: use python3"]);
-        assert_eq!(failed.exit, Exit::NOT_FOUND);
-        let typed = ["rlaunch", "-H", "b", "python", "x.py"].map(OsString::from);
-        let typed = TypedJob::new(&typed, &typed[3..]);
-        let failed = explain(&[(&b, &missing)], typed);
-        assert_eq!(failed.hints, ["python3 is there: rlaunch -H b python3 x.py"]);
-        let script = Problem::NoScript { script: "x.py".into(), defect: PathDefect::Missing };
-        let failed = explain(&[(&b, &missing), (&b, &script)], typed);
-        assert_eq!(failed.hints, ["copy it along: rlaunch -H b --copy x.py python3 x.py"]);
-        assert_eq!(failed.details, ["x.py is not on b"]);
-        let missing = Problem::NoProgram { program: "python3".into(), instead: None };
-        let failed = explain(&[(&b, &missing)], None);
-        assert!(failed.hints[0].contains("apt install python3"), "{:?}", failed.hints);
     }
 }

@@ -13,7 +13,6 @@
 
 use super::record::Cipher;
 use super::socket::{Socket, is_tick};
-use ring::error::Unspecified;
 use ring::rand::{SecureRandom, SystemRandom};
 use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::security::Secret;
@@ -56,12 +55,8 @@ pub enum HandshakeError {
     Streams { stream: u32, streams: u32 },
     #[error("no random numbers")]
     Random,
-}
-
-impl From<Unspecified> for HandshakeError {
-    fn from(_: Unspecified) -> HandshakeError {
-        HandshakeError::Random
-    }
+    #[error("AES-256-GCM takes no key")]
+    Cipher,
 }
 
 impl From<SecureError> for HandshakeError {
@@ -118,8 +113,12 @@ struct Welcome {
 /// Returns random bytes.
 pub(super) fn random<const N: usize>() -> Result<[u8; N], HandshakeError> {
     let mut bytes = [0; N];
-    SystemRandom::new().fill(&mut bytes)?;
+    SystemRandom::new().fill(&mut bytes).map_err(|_| HandshakeError::Random)?;
     Ok(bytes)
+}
+
+fn cipher(key: &[u8; 32]) -> Result<Cipher, HandshakeError> {
+    Cipher::new(key).map_err(|_| HandshakeError::Cipher)
 }
 
 /// Dialling end of a handshake after which both know that they have the secret.
@@ -170,7 +169,7 @@ impl Dialled {
         let hello = Hello { version, link, stream, streams, is_plain, key };
         send(&self.socket, &mut self.noise, &hello, self.until)?;
         let welcome: Welcome = receive(&self.socket, &mut self.noise, self.until)?;
-        let (seals, opens) = (Cipher::new(&key)?, Cipher::new(&welcome.key)?);
+        let (seals, opens) = (cipher(&key)?, cipher(&welcome.key)?);
         Ok(Stream { socket: Arc::new(self.socket), seals, opens })
     }
 }
@@ -199,7 +198,7 @@ pub(super) fn answer(
         return Err(HandshakeError::Streams { stream, streams });
     }
     let key = random()?;
-    let (seals, opens) = (Cipher::new(&key)?, Cipher::new(&hello.key)?);
+    let (seals, opens) = (cipher(&key)?, cipher(&hello.key)?);
     send(&socket, &mut noise, &Welcome { key }, until)?;
     Ok((hello, Stream { socket: Arc::new(socket), seals, opens }))
 }

@@ -24,7 +24,7 @@ const NEIGHBOUR_STATES: &[&str] = &["PERMANENT", "offload"];
 const NEVER: u64 = u64::MAX;
 
 /// State of the host before the changes of a trial. It can be restored at any moment, in the midst of a change or
-/// twice.
+/// twice. Journals keep it by position: later versions add no fields.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Record {
     /// Right to undo the changes.
@@ -46,7 +46,7 @@ pub(crate) struct Record {
     held: Vec<(String, Vec<String>)>,
 }
 
-/// Route or neighbour, as `ip` takes it.
+/// Route or neighbour, as `ip` takes it. Journals keep it by position: later versions add no fields.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Listed {
     line: String,
@@ -344,7 +344,7 @@ impl Undo {
     }
 }
 
-/// IPv4 address of an interface.
+/// IPv4 address of an interface. Journals keep it by position: later versions add no fields.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Address {
     /// What `ip address add` takes, but for interface and lifetimes: `192.168.101.2/24 scope global label eth1`.

@@ -332,7 +332,7 @@ fn what_is_begun_and_not_done_is_undone_too() {
 
 #[test]
 fn lines_that_cannot_be_read_are_counted_and_kept() {
-    let text = "1 1 undone\t\\x03\n1 2 dreamt\t\\x04\n1 3 un";
+    let text = "1 1 undone\t\\x01\\x01\\x03\n1 2 dreamt\t\\x01\\x02\\x04\n1 3 un";
     let (mut journal, whole) = Journal::parse(text.as_bytes());
     assert_eq!(whole, text.rfind('\n').unwrap() + 1);
     assert_eq!(journal.state(), JournalState { pending: 0, unreadable: 1, was_torn: true });
@@ -382,9 +382,9 @@ fn lines_of_a_journal_stay_as_they_are() {
 }
 
 #[test]
-fn every_byte_survives_and_a_damaged_line_is_not_read() {
-    let change =
-        Change::Run { line: "\0\u{1}\t\n\r\"'\\\x7fé✓ a".into(), save: None, undo: None };
+fn every_byte_survives_and_a_line_that_was_cut_or_ends_in_zeros_is_not_read() {
+    let line = "\0\u{1}\t\n\r\"'\\\x7f\u{85}é✓ a".into();
+    let change = Change::Run { line, save: None, undo: None };
     let was = Was::Network((0..=255).collect());
     let event = Event::Begun { by: "rlaunch up".into(), change, was };
     let record = Record { id: u64::MAX, time: 0, event };
@@ -399,6 +399,31 @@ fn every_byte_survives_and_a_damaged_line_is_not_read() {
         assert_eq!(Record::from_line(&zeros(cut)), None, "{cut}");
     }
     assert_eq!(Record::from_line(format!("{whole} ").as_bytes()), None);
+}
+
+/// What could not be taken away of a line that a disk has refused.
+#[test]
+fn a_part_of_a_line_does_not_change_the_next() {
+    let lines = || include_str!("lines.txt").lines().map(str::as_bytes);
+    for (part, line) in lines().flat_map(|part| lines().map(move |line| (part, line))) {
+        let record = Record::from_line(line);
+        assert!(record.is_some());
+        for cut in 0..=part.len() {
+            let glued = [&part[..cut], line].concat();
+            assert_eq!(Record::from_line(&glued), record, "{}", glued.escape_ascii());
+        }
+    }
+}
+
+#[test]
+fn only_what_is_written_is_read() {
+    let (bytes, text) = (b"'\"\\\n\xc3\xa9\xc2\x85\xff", r#"'"\\\né\xc2\x85\xff"#);
+    assert_eq!(escaped(bytes), text);
+    assert_eq!(unescaped(text.as_bytes()).as_deref(), Some(&bytes[..]));
+    let others = [r"\'", r"\0", r"\x41", r"\x0a", r"\xFF", r"\x0", r"\", "\0", "\t", "\u{85}"];
+    for other in others.map(str::as_bytes).into_iter().chain([&b"\xff"[..]]) {
+        assert_eq!(unescaped(other), None, "{}", other.escape_ascii());
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Time of a start so far. All times are counted from the same moment.
 #[derive(Debug, Default)]
-pub(crate) struct StartTiming {
+pub(super) struct StartTiming {
     /// Time at which the attempt began.
     began: Duration,
     /// Phases that have ended: name, duration, and what ended last in it.
@@ -25,16 +25,16 @@ pub(crate) struct StartTiming {
 }
 
 impl StartTiming {
-    pub(crate) fn new(began: Duration) -> StartTiming {
+    pub(super) fn new(began: Duration) -> StartTiming {
         StartTiming { began, ..StartTiming::default() }
     }
 
-    pub(crate) fn mesh_proved(&mut self, duration: Duration) {
+    pub(super) fn mesh_proved(&mut self, duration: Duration) {
         self.mesh = duration;
     }
 
     /// Notes an event at the time `at`. Returns the table when the last rank has started, or the job has ended before.
-    pub(crate) fn note(&mut self, at: Duration, event: &Event) -> Option<String> {
+    pub(super) fn note(&mut self, at: Duration, event: &Event) -> Option<String> {
         match event {
             Event::JobStarted { ranks, .. } => self.ranks = *ranks,
             Event::HostReached { host } => self.reached = Some((at, host.clone())),

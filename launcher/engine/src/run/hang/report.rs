@@ -135,7 +135,8 @@ fn group_of(rank: Rank, processes: &[ProcessStacks]) -> Group {
     let has_frames = !frames.is_empty();
     let program = || {
         let process = thread.and_then(|thread| place::process_of(thread, processes));
-        let Some(process) = process.or(processes.first()) else {
+        let unread = || processes.iter().find(|process| process.problem.is_some());
+        let Some(process) = process.or_else(unread).or(processes.first()) else {
             return "a process that cannot be read".to_owned();
         };
         let program = printable::first_line(&process.program);
@@ -235,8 +236,9 @@ mod tests {
         assert_eq!(described(&[unread]).1, ["rank 0 on h0: a process that cannot be read"]);
         let problem = Some("its threads could not be listed in time".to_owned());
         let late = ProcessStacks { program: "train".into(), problem, ..ProcessStacks::default() };
-        let late = RankStacks { rank: Rank(0), processes: vec![late] };
         let line = "rank 0 on h0: train: its threads could not be listed in time";
-        assert_eq!(described(&[late]).1, [line]);
+        for processes in [vec![late.clone()], vec![ProcessStacks::default(), late]] {
+            assert_eq!(described(&[RankStacks { rank: Rank(0), processes }]).1, [line]);
+        }
     }
 }

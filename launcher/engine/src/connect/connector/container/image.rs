@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::str::FromStr;
 
 /// Directory in the container at which the host's directory with the agent is mounted.
-pub(crate) const MOUNT: &str = "/opt/rlaunch";
+const MOUNT: &str = "/opt/rlaunch";
 
 /// Begin of lines on stderr by which the script tells the launcher how it starts the container.
 pub(crate) const SAYS: &str = "rlaunch-container ";
@@ -48,7 +48,7 @@ impl StartedContainer {
 }
 
 /// Returns an engine's command for printing: a command of the user's own may have secrets in it.
-pub(crate) fn without_secrets(command: &str) -> String {
+pub(super) fn without_secrets(command: &str) -> String {
     command.split(' ').map(redacted).collect::<Vec<_>>().join(" ")
 }
 
