@@ -5,6 +5,7 @@ use crate::support::{BOUND, Field, PATH};
 use rlaunch_lab::{Account, Process, Slurm};
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Nodes of the cluster. Their sshds are off.
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
@@ -334,7 +335,7 @@ fn what_is_no_job_of_slurm_for_rlaunch_is_said() {
     // By SSH after all: the sshd of this node is off.
     let ran = cluster.run("-N1", "exec $R --launcher ssh hostname");
     ran.ended_with(201);
-    ran.says(&["by SSH ranks keep to the CPUs of Slurm's job"]);
+    ran.says(&["by SSH ranks end with Slurm's job"]);
 }
 
 #[test]
@@ -345,33 +346,47 @@ fn ranks_by_ssh_keep_to_the_job_and_end_with_it() {
     nodes.iter().for_each(|node| field.lab.sshd(node).unwrap().restart(&[]).unwrap());
     // Each node has two CPUs, of which the job has one.
     let of_job = |what: &str| format!("exec $R --launcher ssh --bind none {what}");
-    let ran = cluster.run("-N2 -n2 -w a,b", &of_job("nproc"));
+    let ran = cluster.run("-N2 -n2 -w a,b", &of_job("env -u OMP_NUM_THREADS nproc"));
     ran.succeeded();
     assert_eq!(ran.out().split_whitespace().collect::<Vec<_>>(), ["1", "1"], "{ran}");
     // A host beside the job is held by nothing.
     let mixed = cluster.run("-N1 -n1 -w a", &of_job("-H a,h hostname"));
     mixed.succeeded();
+    let others = cluster.run("-N1 -n1 -w a", &of_job("-H $USER@a hostname"));
+    others.says(&["@a, with a user, is no node of Slurm's job", "none of their ranks ends with"]);
     for rank in [RANK, "trap '' TERM; echo up; sleep 1000; sleep 1000"] {
-        let script = format!("exec $R --launcher ssh sh -c \"{rank}\"");
+        let script = format!("exec $R --launcher ssh --max-restarts 3 sh -c \"{rank}\"");
         let mut running = cluster.salloc("-N2 -w a,b", &script);
         running.wait_for_text("up", 2);
         let job = cluster.job();
         // Signals for ranks do not end the task that waits.
-        cluster.control(&format!("scancel -s USR1 {job}"));
-        cluster.control(&format!("scancel -s USR2 {job}"));
+        for signal in ["USR1", "USR2", "TERM", "INT", "HUP", "QUIT", "ALRM"] {
+            cluster.control(&format!("scancel -s {signal} {job}"));
+        }
+        // What a signal ends is gone within a second.
+        std::thread::sleep(Duration::from_secs(1));
+        assert_eq!(cluster.control("squeue -h -s -o %j").matches("rlaunch").count(), 1);
+        cluster.wait_for_ranks(2);
         cluster.control(&format!("scancel {job}"));
         let ended = running.finish_first();
         cluster.assert_idle(&ended);
-        ended.says(&[&format!("its task in Slurm's job {job} has ended"), "CANCELLED AT"]);
+        ended.says(&[&format!("its task in Slurm's job {job} "), "CANCELLED AT"]);
+        assert!(!ended.err().contains("restart"), "{ended}");
     }
-    // A launcher that dies leaves no step behind.
-    let mut running = cluster.salloc("-N2 -w a,b", &format!("$R --launcher ssh sh -c \"{RANK}\""));
+    // A launcher that dies leaves no step behind in a job that goes on.
+    let script = format!("$R --launcher ssh sh -c \"{RANK}\"; exec sleep 999");
+    let mut running = cluster.salloc("--kill-command=TERM -N2 -w a,b", &script);
     running.wait_for_text("up", 2);
     let launchers = cluster.started();
     let launcher = launchers.iter().find(|process| process.args[0].ends_with("/rlaunch")).unwrap();
     assert!(
         Command::new("kill").args(["-KILL", &launcher.pid.to_string()]).status().unwrap().success()
     );
+    let job = cluster.job();
+    field
+        .wait_for("the step to end", || !cluster.control("squeue -h -s -o %j").contains("rlaunch"));
+    assert_eq!(cluster.control("squeue -h -o %T"), "RUNNING");
+    cluster.control(&format!("scancel {job}"));
     cluster.assert_idle(&running.finish_first());
 }
 

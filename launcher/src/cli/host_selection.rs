@@ -150,12 +150,19 @@ pub(crate) fn choose_launcher(
             let id = &job.id;
             return Err(HostSelectionError::NoSlurm(format!("{other} is none of job {id}")));
         }
-        if hosts.iter().any(|host| job.has(host)) {
+        if hosts.iter().any(|host| job.nodes.contains(&host.name)) {
+            let with = if other.user.is_some() { ", with a user," } else { "" };
+            let has_tether = hosts.iter().any(|host| job.has(host))
+                && reach.rsh.is_none()
+                && SlurmJob::has_srun();
+            let unheld =
+                if has_tether { "" } else { ", and none of their ranks ends with the job" };
             messages::info(&format!(
-                "{other} is no node of Slurm's job {}: all hosts are reached by SSH",
-                job.id
+                "{other}{with} is no node of Slurm's job {}: all hosts are reached by {}{unheld}",
+                job.id,
+                if reach.rsh.is_some() { "--rsh" } else { "SSH" },
             ));
-            reach.tether = Some(job).filter(|_| reach.rsh.is_none() && SlurmJob::has_srun());
+            reach.tether = Some(job).filter(|_| has_tether);
         }
         return Ok(false);
     }
@@ -184,8 +191,8 @@ pub(crate) fn choose_launcher(
     }
     if reach.launcher == Launcher::Ssh {
         messages::info(&format!(
-            "by SSH ranks keep to the CPUs of Slurm's job {} and end with it, but are not in its \
-             accounting and its limit of memory unless its nodes have pam_slurm_adopt",
+            "by SSH ranks end with Slurm's job {}, but are not in its accounting and its limit of \
+             memory unless its nodes have pam_slurm_adopt",
             job.id
         ));
         reach.tether = Some(job);

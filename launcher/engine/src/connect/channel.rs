@@ -263,8 +263,13 @@ impl AgentReader {
             AgentReader::Ssh(..) => {}
             AgentReader::Local(mut agent) => match agent.exit_status {
                 None => drop(agent.child.wait().await),
-                // If the command does not exit in time, it receives SIGTERM when `agent` is dropped.
-                Some(_) => drop(tokio::time::timeout(EXIT_TIMEOUT, agent.child.wait()).await),
+                Some(_) => {
+                    let exits = tokio::time::timeout(EXIT_TIMEOUT, agent.child.wait());
+                    if exits.await.is_err() {
+                        agent.terminate();
+                        drop(tokio::time::timeout(EXIT_TIMEOUT, agent.child.wait()).await);
+                    }
+                }
             },
             // Ends with the last task of the step, so that srun is gone when rlaunch returns. A task of another node may
             // hang, hence the limit.
@@ -377,13 +382,20 @@ impl LocalAgent {
     }
 }
 
-impl Drop for LocalAgent {
-    fn drop(&mut self) {
+impl LocalAgent {
+    /// Sends SIGTERM to a command that still runs, and to what it has started.
+    fn terminate(&self) {
         // `id` returns `None` once the process was reaped, so the number cannot belong to another process.
         let group = self.child.id().filter(|_| self.exit_status.is_some());
         if let Some(group) = group.and_then(|id| i32::try_from(id).ok()) {
             let _ = killpg(Pid::from_raw(group), Signal::SIGTERM);
         }
+    }
+}
+
+impl Drop for LocalAgent {
+    fn drop(&mut self) {
+        self.terminate();
     }
 }
 

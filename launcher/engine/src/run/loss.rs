@@ -11,17 +11,19 @@ pub(crate) struct Loss {
     hint: Option<&'static str>,
     /// Whether its agent still ends the ranks in order, and reports that.
     pub(crate) ends_in_order: bool,
+    /// Whether the job may start again. It may not once a batch system has taken nodes back, which may be another's.
+    may_restart: bool,
 }
 
 impl Loss {
     /// Makes the loss of a node whose channel ended before its agent was done.
     pub(crate) fn of_channel(how: String) -> Loss {
-        Loss { how, hint: None, ends_in_order: false }
+        Loss { how, hint: None, ends_in_order: false, may_restart: true }
     }
 
     /// Makes the loss of a node that its batch system has taken back. Its agent goes on.
     pub(crate) fn of_job(how: String) -> Loss {
-        Loss { how, hint: None, ends_in_order: true }
+        Loss { how, hint: None, ends_in_order: true, may_restart: false }
     }
 
     /// Returns the loss that an agent reports about itself.
@@ -29,11 +31,11 @@ impl Loss {
         match message {
             FromAgent::Failed { operation, cause } => {
                 let how = format!("cannot {operation}: {cause}");
-                Some(Loss { how, hint: None, ends_in_order: false })
+                Some(Loss::of_channel(how))
             }
             FromAgent::EndsRanks(cause) => {
                 let (how, hint) = describe_end_cause(*cause);
-                Some(Loss { how, hint: Some(hint), ends_in_order: true })
+                Some(Loss { how, hint: Some(hint), ends_in_order: true, may_restart: true })
             }
             _ => None,
         }
@@ -42,7 +44,8 @@ impl Loss {
     /// Makes the error of a job that has lost the node on `host`.
     pub(crate) fn error(&self, host: &str) -> Failed {
         let message = format!("node {host} is lost: {}", self.how);
-        let mut failed = Failed { may_restart: true, ..Failed::new(Exit::NODE_LOST, message) };
+        let mut failed =
+            Failed { may_restart: self.may_restart, ..Failed::new(Exit::NODE_LOST, message) };
         failed.host = Some(Box::new(FailedHost { name: host.to_owned(), is_lost: true }));
         failed.hint(self.hint)
     }

@@ -141,10 +141,12 @@ impl Outcome {
             Some(Reason::ReaderGone) => {
                 Some(written.unwritten.unwrap_or_else(|| Failed::new(Exit::READER_GONE, "")))
             }
-            Some(Reason::Aborted(failed) | Reason::Lost(failed) | Reason::Link(failed)) => {
+            Some(Reason::Aborted(failed) | Reason::Link(failed)) => {
                 Some(Failed { may_restart: true, ..failed })
             }
-            Some(Reason::Singleton(failed) | Reason::Hang(failed)) => Some(failed),
+            Some(Reason::Lost(failed) | Reason::Singleton(failed) | Reason::Hang(failed)) => {
+                Some(failed)
+            }
         };
         let Some(mut failed) = failed else { return Ok(Exit::SUCCESS) };
         if failed.by_rank {

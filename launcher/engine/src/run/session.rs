@@ -46,7 +46,7 @@ pub(crate) enum NodeEventKind {
     Message(FromAgent),
     /// The channel ended without a [`FromAgent::Done`].
     Lost(String),
-    /// The batch system has ended the job on the host, which the agent does not know.
+    /// The batch system ends its job on the host, which the agent does not know. Comes again once that has ended.
     JobOver(String),
     /// Result of ending what is left of the job on the host. Follows [`NodeEventKind::Lost`].
     CleanedUp(CleanupOutcome),
@@ -91,7 +91,6 @@ pub(crate) async fn serve(
         receive_deadline: receive_deadline(slot.node_timeout),
         stderr_tail: Vec::new(),
         done: false,
-        is_over: false,
         nothing_received: false,
     };
     let mut reader = started.channel.reader;
@@ -176,8 +175,6 @@ struct Session {
     receive_deadline: Deadline,
     stderr_tail: Vec<u8>,
     done: bool,
-    /// Whether the end of the batch system's job was reported.
-    is_over: bool,
     nothing_received: bool,
 }
 
@@ -197,8 +194,7 @@ impl Session {
                 () = self.unread.is_full.notified() => {
                     return "its agent does not read its commands".to_owned();
                 }
-                why = end_of_job(route.as_deref_mut()), if !self.is_over => {
-                    self.is_over = true;
+                why = end_of_job(route.as_deref_mut()) => {
                     self.report(NodeEventKind::JobOver(why), None);
                     continue;
                 }
@@ -225,10 +221,10 @@ impl Session {
     /// Tells whether a silent agent is to be waited for again, because its batch system has suspended the job.
     async fn waits_for(&mut self, route: Option<&HostConnection>) -> bool {
         let Some(route) = route else { return false };
-        if route.job_state().await != JobState::Suspended {
+        if !route.is_suspended().await {
             return false;
         }
-        while route.job_state().await == JobState::Suspended {
+        while route.is_suspended().await {
             tokio::time::sleep(STATE_AGE).await;
         }
         self.nothing_received = false;
@@ -363,7 +359,6 @@ mod tests {
             receive_deadline: receive_deadline(3 * BEAT),
             stderr_tail: Vec::new(),
             done: false,
-            is_over: false,
             nothing_received: false,
         };
         (session, commands, unread)

@@ -352,7 +352,7 @@ impl<'a> Supervisor<'a> {
                 }
             },
             NodeEventKind::Lost(how) => self.on_loss(now, node, &Loss::of_channel(how)),
-            NodeEventKind::JobOver(how) => self.on_loss(now, node, &Loss::of_job(how)),
+            NodeEventKind::JobOver(how) => self.on_job_over(now, node, how),
             NodeEventKind::CleanedUp(outcome) => {
                 self.ends[node.index()] = Some(NodeEnd::Lost(outcome));
             }
@@ -482,6 +482,25 @@ impl<'a> Supervisor<'a> {
         }
     }
 
+    /// Handles the end of the batch system's job on a node. It comes on all nodes at about the same time; only the first
+    /// begins the grace of the ranks, which lasts until the batch system has ended what is its own.
+    fn on_job_over(&mut self, now: Instant, node: NodeId, how: String) {
+        if !self.is_ending() {
+            return self.on_loss(now, node, &Loss::of_job(how));
+        }
+        let is_told = std::mem::replace(&mut self.told_losses[node.index()], true);
+        let by_job = matches!(&self.reason, Some(Reason::Lost(lost)) if !lost.may_restart);
+        if self.ends[node.index()].is_none() && (is_told || !by_job) {
+            self.end_now(now);
+        }
+    }
+
+    /// Ends the ranks of a job that is being ended without the rest of their grace.
+    fn end_now(&mut self, now: Instant) {
+        self.send_all(ToAgent::End { now: true });
+        self.set_end_deadline(now, END_SLACK);
+    }
+
     fn on_signal(&mut self, now: Instant, signal: UserSignal) {
         match signal {
             UserSignal::Forward(signal) => self.send_all(ToAgent::Signal(signal as i32)),
@@ -492,8 +511,7 @@ impl<'a> Supervisor<'a> {
                 self.end(now, Reason::User(signal), job_ending(format!("ended by {signal}")));
             }
             UserSignal::End(_) => {
-                self.send_all(ToAgent::End { now: true });
-                self.set_end_deadline(now, END_SLACK);
+                self.end_now(now);
                 let is_first = !std::mem::replace(&mut self.asked_to_end, true);
                 let patience = if is_first { READER_PATIENCE } else { Duration::ZERO };
                 self.actions.push_back(Action::LimitReaders(patience));

@@ -128,7 +128,7 @@ impl ConnectError {
         match self {
             ConnectError::Ssh(error) => error.hint(host),
             ConnectError::Rsh(error) => error.hint(),
-            ConnectError::Step(error) => Some(error.hint(host)),
+            ConnectError::Step(error) => error.hint(host),
             ConnectError::Container(error) => error.hint(host),
         }
     }
@@ -196,6 +196,13 @@ impl Connector {
         }
     }
 
+    /// Warns of the nodes of a batch system's job that nothing of it holds.
+    pub(crate) fn warn_of_unheld(&self) {
+        if let Some(line) = self.tethers.as_ref().and_then(Tethers::take_unheld) {
+            messages::warn(&line);
+        }
+    }
+
     /// Connects to a host, and reports each stage to `progress`. With `--rsh` this starts nothing: the
     /// `--rsh` command starts when a command is run on the host. With `--pull always` the host gets the image then.
     pub async fn connect(
@@ -214,7 +221,7 @@ impl Connector {
             RemoteShell::Slurm(steps) => Login::Slurm(steps.clone(), host.clone()),
         };
         let tether = match starting {
-            Some((tethers, tether)) => tethers.tied(host, tether).await,
+            Some((tethers, tether)) => tethers.tied(host, tether).await?,
             None => None,
         };
         let label = container_name(&format!("rlaunch-{}-{host}", self.job));
@@ -276,12 +283,16 @@ impl HostConnection {
 
     /// Asks the batch system by which the host is reached for the state of its job.
     pub(crate) async fn job_state(&self) -> JobState {
-        let steps = match (&self.login, &self.tether) {
-            (Login::Slurm(steps, _), _) => steps,
-            (_, Some(tether)) => &tether.steps,
-            (Login::Ssh(_) | Login::Rsh(..), None) => return JobState::Other,
-        };
-        steps.state().await
+        match (&self.login, &self.tether) {
+            (Login::Slurm(steps, _), _) => steps.state(true).await,
+            (_, Some(tether)) => tether.steps.state(false).await,
+            (Login::Ssh(_) | Login::Rsh(..), None) => JobState::Other,
+        }
+    }
+
+    /// Tells whether the batch system has suspended what runs on the host. It does not know what SSH starts.
+    pub(crate) async fn is_suspended(&self) -> bool {
+        matches!(self.login, Login::Slurm(..)) && self.job_state().await == JobState::Suspended
     }
 
     /// Returns the words behind `agent` by which an agent on the host itself keeps to the CPUs of its batch system's job.
@@ -290,8 +301,8 @@ impl HostConnection {
         self.tether.as_ref().filter(|_| is_outside).map(Tether::agent_words)
     }
 
-    /// Waits for the end of the batch system's job on the host, and returns a sentence about it. Never ends if nothing tells
-    /// of it. Cancel-safe.
+    /// Waits until the batch system ends its job on the host, and when called again until that has ended. Returns a
+    /// sentence about it. Never ends if nothing tells of it. Cancel-safe.
     pub(crate) async fn end_of_job(&mut self) -> String {
         match &mut self.tether {
             Some(tether) => tether.end().await,

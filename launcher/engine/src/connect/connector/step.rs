@@ -145,11 +145,15 @@ pub enum StepError {
     NoAddress,
     #[error("srun of Slurm's job {job} {}no agent answered{}", describe_end(*ended), after_colon(words))]
     NoAgent { job: String, ended: Option<ExitStatus>, words: String },
+    /// Nothing may start on the nodes any more; contains the sentence that says why.
+    #[error("{0}")]
+    Over(String),
 }
 
 impl StepError {
-    pub fn hint(&self, host: &str) -> String {
-        match self {
+    pub fn hint(&self, host: &str) -> Option<String> {
+        Some(match self {
+            StepError::Over(_) => return None,
             StepError::Start { .. } => {
                 "srun must be on PATH; --launcher ssh reaches the hosts by SSH".to_owned()
             }
@@ -160,7 +164,7 @@ impl StepError {
                 "`srun --jobid={job} --overlap -N1 -n1 -w {host} hostname` should print its name; \
                  --launcher ssh reaches the hosts by SSH"
             ),
-        }
+        })
     }
 }
 
@@ -314,8 +318,9 @@ impl Steps {
         StepError::NoAgent { job: self.job.id.clone(), ended, words: last_lines(output) }
     }
 
-    /// Asks Slurm for the state of the job, at most once in [`STATE_AGE`] for all nodes.
-    pub(super) async fn state(&self) -> JobState {
+    /// Asks Slurm for the state of the job, at most once in [`STATE_AGE`] for all nodes. `waits` says whether a job that is
+    /// suspended is waited for, which is said.
+    pub(super) async fn state(&self, waits: bool) -> JobState {
         let mut known = self.state.lock().await;
         if let Some(known) = known.as_ref().filter(|known| known.asked.elapsed() < STATE_AGE) {
             return known.state.clone();
@@ -325,10 +330,10 @@ impl Steps {
         let now = KnownState::after(known.as_ref(), id, answer.as_deref(), Instant::now());
         let was_suspended = known.as_ref().is_some_and(|known| known.state == JobState::Suspended);
         match (was_suspended, now.state == JobState::Suspended) {
-            (false, true) => messages::info(&format!(
+            (false, true) if waits => messages::info(&format!(
                 "Slurm's job {id} is suspended: its nodes are waited for until it runs again"
             )),
-            (true, false) => messages::info(&format!("Slurm's job {id} runs again")),
+            (true, false) if waits => messages::info(&format!("Slurm's job {id} runs again")),
             _ => {}
         }
         known.insert(now).state.clone()
@@ -339,7 +344,7 @@ impl Steps {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Input {
     None,
-    /// It is empty, and ends when the launcher is gone or all streams of the step are.
+    /// A line comes when all streams of the step are gone; it ends without one when the launcher does.
     Open,
 }
 
@@ -367,7 +372,9 @@ impl SharedStep {
             ((node.clone(), lines), (node.clone(), reader))
         });
         let (senders, waiting): (HashMap<_, _>, HashMap<_, _>) = streams.unzip();
-        let tasks = Tasks { unplaced: senders, ..Tasks::default() };
+        // Slurm also says that it cancels a step to which it sends a signal that this one withstands.
+        let is_ended = input == Input::Open;
+        let tasks = Tasks { unplaced: senders, is_ended, ..Tasks::default() };
         let reading = tokio::spawn(distribute(reader, stdin, tasks, all_gone));
         Ok(SharedStep { waiting, status, reading })
     }
@@ -480,8 +487,8 @@ impl Drop for LineSender {
     }
 }
 
-/// Reads what srun prints until it ends or all readers are gone. Then `stdin` ends, and srun gets SIGTERM, unless it ends
-/// soon, and ends the tasks.
+/// Reads what srun prints until it ends or all readers are gone. Then the tasks read a line, and srun gets SIGTERM, unless
+/// it ends soon, and ends the tasks.
 async fn distribute(
     mut srun: AgentReader,
     stdin: Option<AgentWriter>,
@@ -502,8 +509,11 @@ async fn distribute(
     }
     stdout.finish(|line| tasks.on_output(line));
     stderr.finish(|line| tasks.on_words(line));
+    if let Some(mut stdin) = stdin {
+        let _ = stdin.send(Bytes::from_static(b"\n")).await;
+    }
     // The ends of the streams tell the readers, which must come after srun's exit status is known.
-    drop((tasks, stdin));
+    drop(tasks);
     srun.reap().await;
 }
 
@@ -539,7 +549,7 @@ struct Tasks {
     unplaced: HashMap<String, LineSender>,
     /// Streams by the number of the task.
     placed: HashMap<u32, LineSender>,
-    /// Whether Slurm has said that it ends the step.
+    /// Whether the user is told no more that Slurm ends the step.
     is_ended: bool,
 }
 
@@ -601,11 +611,7 @@ pub(super) fn ended_by_slurm(line: &str) -> Option<&str> {
 fn ended_tasks(line: &str) -> Option<(Vec<String>, Vec<u32>)> {
     let (_, text) = line.split_once("error: ")?;
     let (nodes, rest) = text.split_once(": task")?;
-    let (tasks, how) = rest.strip_prefix('s').unwrap_or(rest).trim_start().split_once(": ")?;
-    let is_end = ["Exited", "Killed", "Terminated", "Segmentation", "Aborted", "Out Of Memory"];
-    if !is_end.iter().any(|end| how.starts_with(end)) {
-        return None;
-    }
+    let (tasks, _) = rest.strip_prefix('s').unwrap_or(rest).trim_start().split_once(": ")?;
     let numbers = hosts::parse(&[format!("t[{tasks}]")]).ok()?;
     let numbers = numbers.iter().filter_map(|name| name.name.strip_prefix('t')?.parse().ok());
     let names = |listed: Vec<Host>| listed.into_iter().map(|host| host.name).collect();
@@ -685,7 +691,7 @@ pub(super) mod tests {
         }
         let ended = "srun: error: h[2-3]: tasks 1-2: Exited with exit code 1";
         tasks.on_words(ended);
-        tasks.on_words("srun: error: h4: task 3: Killed");
+        tasks.on_words("srun: error: h4: task 3: Bus error");
         let last = |node: &str| read(&unread[node]).lines().last().unwrap().to_owned();
         assert_eq!(["h1", "h2", "h3", "h4"].map(last), ["open", "ended", "ended", "ended"]);
     }

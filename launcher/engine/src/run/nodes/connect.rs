@@ -142,6 +142,7 @@ impl Connecting {
         });
         let started = starter.progress.run_all(tasks).await;
         starter.connector.iter().for_each(Connector::print_new_hosts);
+        starter.connector.iter().for_each(Connector::warn_of_unheld);
         let nodes = collect(started, &map)?;
         container_lines(&nodes).iter().for_each(|line| told::once(line));
         Ok(Reached { map, nodes, libraries })

@@ -110,6 +110,52 @@ fn a_node_that_gave_up_this_launcher_is_lost() {
 }
 
 #[test]
+fn a_job_that_its_batch_system_ends_does_not_start_again() {
+    check(
+        "--kill-after 600 -H a,b x",
+        r#"
+        0.10 b job-over: task is ended
+          event node_lost cause="task is ended" host="b"
+          to all: event: node 1 lost: task is ended
+          to all: end
+          readers may pause for 1 s
+        0.20 a job-over: task is ended
+        3.00 a job-over: task has ended
+          to all: end now
+        3.10 a done
+          event node_clean helpers_ended=0 host="a" segments_removed=0
+        3.20 b done
+          event node_clean helpers_ended=0 host="b" segments_removed=0
+        exit 206: node b is lost: task is ended
+          all processes ended on a, b
+        "#,
+    );
+}
+
+#[test]
+fn a_job_that_is_being_ended_ends_now_when_its_batch_system_ends_it() {
+    check(
+        "--kill-after 600 -H a,b x",
+        r#"
+        0.10 signal SIGTERM
+          to all: event: ending: ended by SIGTERM
+          to all: end
+          readers may pause for 1 s
+        0.20 a done
+          event node_clean helpers_ended=0 host="a" segments_removed=0
+        0.30 a job-over: task is ended
+        0.30 b job-over: task is ended
+          to all: end now
+        9.00 wait
+        exit 143: ended by SIGTERM
+          b: its end was not reported
+          all processes ended on a
+        hint: `rlaunch reap amber-fox -H b` ends what may be left there
+        "#,
+    );
+}
+
+#[test]
 fn a_node_whose_agent_was_told_to_end_is_lost_whatever_its_ranks_do() {
     check(
         "-H a,b x",

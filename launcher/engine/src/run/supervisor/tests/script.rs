@@ -229,6 +229,7 @@ impl Played<'_> {
         let (verb, rest) = words.split_once(' ').unwrap_or((words, ""));
         Some(match verb {
             "lost:" => NodeEventKind::Lost(rest.to_owned()),
+            "job-over:" => NodeEventKind::JobOver(rest.to_owned()),
             "cleaned-up:" => NodeEventKind::CleanedUp(cleanup(rest)),
             _ => NodeEventKind::Message(self.message(verb, rest)?),
         })
