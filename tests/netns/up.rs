@@ -255,6 +255,27 @@ fn a_host_that_is_slow_to_start_an_agent_is_waited_for() {
     down(&field, &state, "-H a,b").succeeded();
 }
 
+/// The hosts listen twice, since a port with a link hears nothing, and the cable's ports are set up meanwhile.
+#[test]
+fn a_cable_that_is_down_is_set_up_beside_a_port_that_hears_nothing() {
+    let (field, state) = (Field::new(), State::new());
+    let hosts = ["a", "b"];
+    let _files = own_files(&field, &hosts);
+    let _cables = plug(&field, &[("a", "b"), ("a", "c")]);
+    field.on("a", "ip link set cable-b down");
+    field.on("b", "ip link set cable-a down");
+    let before = hosts.map(|host| dump(&field, host));
+    let ran = up(&field, &state, "-H a,b --yes").run();
+    let out = ran.succeeded().out().into_owned();
+    assert!(out.contains("ip link set dev cable-b up"), "{ran}");
+    ran.says(&["1 link answered, 2 directions"]);
+    let count_of_up = |host: &str| field.on(host, "ip -o link show up | grep -c cable- || :");
+    assert_eq!((&*count_of_up("a"), &*count_of_up("b")), ("2\n", "1\n"), "{ran}");
+    down(&field, &state, "-H a,b").succeeded();
+    assert_eq!((&*count_of_up("a"), &*count_of_up("b")), ("1\n", "0\n"), "{ran}");
+    assert_eq!(hosts.map(|host| dump(&field, host)), before, "{ran}");
+}
+
 #[test]
 fn addresses_of_a_mesh_are_kept_and_undone() {
     let (field, state) = (Field::new(), State::new());

@@ -22,8 +22,8 @@ use tokio::task::JoinSet;
 const TRIAL_IS_OVER: &str = "the time of the trial was over, and its changes are undone";
 /// Time limit for sudo, which waits after a wrong password, and for the lock of another command.
 const ACCESS_TIMEOUT: Duration = Duration::from_secs(45);
-/// Time limit for each change. The agent ends a command before that.
-const CHANGE_TIMEOUT: Duration = Duration::from_secs(330);
+/// Time limit for each change. The agent allows 300 s for the line that saves and as many for the one that changes.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(660);
 /// Number of times that a password is asked for.
 const ASKED: usize = 3;
 

@@ -381,53 +381,71 @@ fn an_own_name_keeps_the_full_one_and_others_lines() {
 }
 
 /// Runs what is done about a missing subnet manager, and what undoes it, by programs that note how they are called. Returns
-/// the notes of both. `present` are the files that are there before: `opensm`, `enabled`.
-fn with_manager(present: &[&str]) -> (String, String) {
+/// the notes of both, and what the undoing says if it fails. `present` are the files that are there before: `opensm`, `active`
+/// and `enabled`; `needed`, if another package needs opensm.
+fn with_manager(present: &[&str]) -> (String, String, String) {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let program = |name: &str, text: &str| {
         std::fs::write(at(name), format!("#!/bin/sh\ncd {}\n{text}\n", at("").display())).unwrap();
         std::fs::set_permissions(at(name), PermissionsExt::from_mode(0o755)).unwrap();
     };
-    program(
-        "apt-get",
-        "echo apt-get $1 >> notes; case $1 in install) cp apt-get opensm ;; purge) rm opensm ;; esac",
-    );
-    program(
-        "systemctl",
-        "case \"$*\" in *is-enabled*) [ -e enabled ] ;; *opensmd*) exit 5 ;; *) echo $* >> notes ;; esac",
-    );
+    program("apt-get", "echo apt-get $1 >> notes; cp apt-get opensm");
+    let dpkg =
+        "case $1 in -s) ;; *) echo dpkg $1 >> notes; [ ! -e needed ] || exit 1; rm opensm ;; esac";
+    program("dpkg", dpkg);
+    let systemctl = "case \"$*\" in *opensmd*) exit 5 ;; *is-active*) [ -e active ]; exit ;; *is-enabled*) [ -e enabled ]; exit ;; esac
+        echo $* >> notes
+        case $1 in enable) touch enabled active ;; disable) rm enabled ;; stop) [ -e stuck ] || rm active ;; esac";
+    program("systemctl", systemctl);
     present.iter().for_each(|name| program(name, ""));
     let path = format!("{}:/usr/bin:/bin", directory.path().display());
     let run = |line: &str, saved: &str| {
         let mut command = Command::new("sh");
         command.args(["-c", line]).env("PATH", &path).env("SAVED", saved);
         let output = command.output().unwrap();
-        assert!(output.status.success(), "{line}: {output:?}");
+        let says = String::from_utf8(output.stderr.clone()).unwrap();
+        assert_eq!(output.status.success(), says.is_empty(), "{line}: {output:?}");
         let notes = std::fs::read_to_string(at("notes")).unwrap_or_default();
         let _ = std::fs::remove_file(at("notes"));
-        (String::from_utf8(output.stdout).unwrap(), notes)
+        (String::from_utf8(output.stdout).unwrap(), notes, says)
     };
-    let fix = Fix::subnet_manager(None, None);
+    let fix = Fix::subnet_manager(None);
     let [Change::Run { line, save: Some(save), undo: Some(undo) }] = fix.changes() else {
         panic!("{fix:?}")
     };
-    let (saved, _) = run(save, "");
-    let (_, made) = run(line, "");
-    let (_, undone) = run(undo, saved.trim_end());
-    assert_eq!(at("opensm").exists(), present.contains(&"opensm"), "{made}{undone}");
-    (made, undone)
+    let (saved, ..) = run(save, "");
+    let (_, made, says) = run(line, "");
+    assert_eq!(says, "", "{line}");
+    let (_, undone, says) = run(undo, saved.trim_end());
+    for name in ["opensm", "active", "enabled"].iter().filter(|_| says.is_empty()) {
+        assert_eq!(at(name).exists(), present.contains(name), "{name}: {made}{undone}");
+    }
+    (made, undone, says)
 }
 
 #[test]
 fn a_subnet_manager_is_installed_and_leaves_what_was_there() {
-    let (made, undone) = with_manager(&[]);
+    let (made, undone, _) = with_manager(&[]);
     assert_eq!(made, "apt-get install\nenable --now opensm\n");
-    assert_eq!(undone, "stop opensm\ndisable opensm\napt-get purge\n");
-    let (made, undone) = with_manager(&["opensm"]);
+    assert_eq!(undone, "stop opensm\ndisable opensm\ndpkg -r\n");
+    let (made, undone, _) = with_manager(&["opensm"]);
     assert_eq!((&*made, &*undone), ("enable --now opensm\n", "stop opensm\ndisable opensm\n"));
-    let (made, undone) = with_manager(&["opensm", "enabled"]);
-    assert_eq!((&*made, &*undone), ("enable --now opensm\n", "stop opensm\n"));
+    let (_, undone, _) = with_manager(&["opensm", "enabled"]);
+    assert_eq!(undone, "stop opensm\n");
+    let (_, undone, _) = with_manager(&["opensm", "enabled", "active"]);
+    assert_eq!(undone, "", "it ran before");
+}
+
+#[test]
+fn what_is_left_of_a_subnet_manager_is_said() {
+    let (_, undone, says) = with_manager(&["needed"]);
+    assert_eq!(
+        (&*undone, &*says),
+        ("stop opensm\ndisable opensm\ndpkg -r\n", "opensm stays installed\n")
+    );
+    let (_, undone, says) = with_manager(&["opensm", "stuck"]);
+    assert_eq!((&*undone, &*says), ("stop opensm\n", "opensm still runs\n"));
 }
 
 /// Both ways to a subnet manager are one.

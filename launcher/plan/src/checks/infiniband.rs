@@ -139,12 +139,13 @@ fn with_manager(
     let ids = kernel.map(|kernel| kernel.distribution_ids.as_slice()).unwrap_or_default();
     let install = install_line(ids, "opensm");
     let is_enforcing = kernel.is_some_and(|kernel| kernel.selinux_enforcing);
-    let fix = Fix::subnet_manager(install.as_deref(), is_enforcing.then_some(RELABEL));
+    let fix = Fix::subnet_manager(install.as_deref());
     let found = match install {
         Some(_) => found,
         None => found.advise("install opensm on one host of the fabric"),
     };
     let found = found.fixed_by(fix.on(first.name));
+    let found = if is_enforcing { look(found, first.name, RELABEL) } else { found };
     look(found, first.name, "journalctl -u opensm -n 20")
 }
 

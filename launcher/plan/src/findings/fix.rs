@@ -9,14 +9,28 @@ use rlaunch_bootstrap::protocol::network::NetworkChange;
 use rlaunch_text::shell;
 use std::net::IpAddr;
 
-/// Line that installs opensm by the package manager that is there, and one that removes it.
+/// Line that installs opensm by the package manager that is there.
 const INSTALL_OPENSM: &str =
     "{ apt-get install -qy opensm || dnf install -qy opensm || zypper -n install opensm; }";
-const REMOVE_OPENSM: &str =
-    "{ apt-get purge -qy opensm || dnf remove -qy opensm || zypper -n remove opensm; }";
+/// Line that removes opensm alone: these programs refuse where another package needs it.
+const REMOVE_OPENSM: &str = "{ if dpkg -s opensm >/dev/null 2>&1; then dpkg -r opensm; else rpm -e opensm; fi || \
+    { echo 'opensm stays installed' >&2; exit 1; }; }";
+/// Line that gives the log of opensm its label, without which SELinux does not let opensm start.
+const RELABEL: &str = "{ selinuxenabled && restorecon /var/log/opensm.log; } 2>/dev/null";
 /// Line that waits until no InfiniBand port waits for a subnet manager, for half a minute at most: its first sweep takes
 /// seconds, and who looks before that sees the fault still.
-const AWAIT_SWEEP: &str = "for i in $(seq 30); do grep -qs INIT /sys/class/infiniband/*/ports/*/state || break; sleep 1; done";
+const AWAIT_SWEEP: &str = "i=0; while grep -qs INIT /sys/class/infiniband/*/ports/*/state; do [ $i -lt 30 ] || \
+    { echo 'ports are still INIT after 30 s: journalctl -u opensm' >&2; exit 1; }; i=$((i + 1)); sleep 1; done";
+/// Line that prints what opensm is like on a host. The unit of MLNX_OFED has another name than those of distributions.
+const SAVE_OPENSM: &str = "! command -v opensm >/dev/null || echo there; for u in opensm opensmd; do \
+    ! systemctl -q is-active $u 2>/dev/null || echo $u:active; \
+    ! systemctl -q is-enabled $u 2>/dev/null || echo $u:enabled; done";
+/// Line that ends and disables the units that were not active or enabled, and fails if one still is.
+const STOP_OPENSM: &str = "for u in opensm opensmd; do \
+    case $SAVED in *$u:active*) ;; *) ! systemctl -q is-active $u || systemctl stop $u || exit 1; \
+    ! systemctl -q is-active $u || { echo \"$u still runs\" >&2; exit 1; } ;; esac; \
+    case $SAVED in *$u:enabled*) ;; *) ! systemctl -q is-enabled $u 2>/dev/null || systemctl disable $u || exit 1; \
+    ! systemctl -q is-enabled $u 2>/dev/null || { echo \"$u is still enabled\" >&2; exit 1; } ;; esac; done";
 /// Mode of files that rlaunch writes below `/etc`.
 const FILE_MODE: u32 = 0o644;
 
@@ -203,30 +217,25 @@ impl Fix {
     }
 
     /// Starts opensm, now and at each boot, and installs it first if it is not there. `install` is the line that a person
-    /// would type for that, `relabel` one without which SELinux does not let it start.
+    /// would type for that.
     ///
-    /// A package that was not there is removed again: that of Debian starts opensm by itself.
-    pub(crate) fn subnet_manager(install: Option<&str>, relabel: Option<&str>) -> Fix {
+    /// A package that was not there is removed again, unless others have come to need it: that of Debian starts opensm by
+    /// itself.
+    pub(crate) fn subnet_manager(install: Option<&str>) -> Fix {
         let enable = "sudo systemctl enable --now opensm";
-        let relabelled = relabel.map_or(String::new(), |line| format!("{}; ", without_sudo(line)));
-        // The unit of MLNX_OFED has another name than those of distributions.
         let line = format!(
-            "{{ command -v opensm >/dev/null || {INSTALL_OPENSM}; }} && \
-             {{ systemctl enable --now opensm || systemctl enable --now opensmd; }} && {{ {relabelled}{AWAIT_SWEEP}; }}"
+            "{{ command -v opensm >/dev/null || {INSTALL_OPENSM}; }} && {{ {RELABEL}; \
+             systemctl enable --now opensm || systemctl enable --now opensmd; }} && {{ {AWAIT_SWEEP}; }}"
         );
         let change = Change::Run {
             line,
-            save: Some(
-                "command -v opensm >/dev/null && echo there; ! systemctl -q is-enabled opensm opensmd 2>/dev/null || echo enabled"
-                    .to_owned(),
-            ),
+            save: Some(SAVE_OPENSM.to_owned()),
             undo: Some(format!(
-                "for unit in opensm opensmd; do systemctl stop $unit; \
-                 case $SAVED in *enabled*) ;; *) systemctl disable $unit ;; esac; done 2>/dev/null; \
+                "{STOP_OPENSM}; \
                  case $SAVED in *there*) ;; *) ! command -v opensm >/dev/null || {REMOVE_OPENSM} ;; esac"
             )),
         };
-        let lines = install.into_iter().chain([enable]).chain(relabel);
+        let lines = install.into_iter().chain([enable]);
         Fix::new(lines.map(str::to_owned), vec![change])
     }
 
@@ -234,7 +243,7 @@ impl Fix {
     pub(crate) fn restart_subnet_manager() -> Fix {
         let line = "sudo systemctl restart opensm || sudo systemctl restart opensmd";
         let change = Change::Run {
-            line: format!("{{ {}; }} && {AWAIT_SWEEP}", without_sudo(line)),
+            line: format!("{{ {}; }} && {{ {AWAIT_SWEEP}; }}", without_sudo(line)),
             save: None,
             undo: None,
         };

@@ -65,7 +65,7 @@ fn a_consequence_waits_for_its_cause() {
 
 #[test]
 fn one_subnet_manager_is_started_for_all_hosts() {
-    let manager = || Fix::subnet_manager(None, None).on("b");
+    let manager = || Fix::subnet_manager(None).on("b");
     let found = ["a", "b"].map(|host| alone(finding(id::IB_NO_SM, host, &[manager()])));
     let planned = plan(&found, &[]);
     assert_eq!(planned.len(), 1);

@@ -107,8 +107,17 @@ impl Step {
     }
 }
 
+/// Beginning of the /etc/hosts that the kubelet writes.
+const KUBELET: &str = "# Kubernetes-managed hosts file";
+
 /// Lets the hosts find each other by name: those that a host does not know, or knows elsewhere, stand in its /etc/hosts.
 pub fn names(hosts: &[UpHost]) -> Step {
+    let is_pod = |host: &&UpHost| host.facts.hosts_file.starts_with(KUBELET);
+    if let Some(pod) = hosts.iter().find(is_pod) {
+        let why = format!("{} is a pod of Kubernetes, whose /etc/hosts is the kubelet's", pod.name);
+        let fix = "`rlaunch up` is for the nodes below the pods".to_owned();
+        return Step { id: StepId::Names, state: State::Cannot { why, fix } };
+    }
     let change = |host: &UpHost| {
         let named = || {
             let others = hosts.iter().filter_map(|other| Some((other.address?, &*other.bare)));
@@ -239,7 +248,7 @@ pub fn subnet_manager(hosts: &[UpHost]) -> Step {
         return Step { id, state: State::Cannot { why, fix } };
     }
     // What doctor does about the same fault.
-    let fix = Fix::subnet_manager(None, None);
+    let fix = Fix::subnet_manager(None);
     let of = |host: &UpHost| {
         if host.name == first.name { fix.changes().to_vec() } else { Vec::new() }
     };

@@ -81,6 +81,14 @@ fn hosts_behind_one_address_get_no_names() {
 }
 
 #[test]
+fn the_names_of_a_pod_are_those_of_the_kubelet() {
+    let mut hosts = hosts();
+    hosts[1].facts.hosts_file = "# Kubernetes-managed hosts file.\n127.0.0.1 localhost\n".into();
+    let Step { state: State::Cannot { why, .. }, .. } = names(&hosts) else { panic!("planned") };
+    assert_eq!(why, "root@b is a pod of Kubernetes, whose /etc/hosts is the kubelet's");
+}
+
+#[test]
 fn a_host_that_comes_later_joins_those_before() {
     let mut hosts = hosts();
     let Step { state: State::Will(changes), .. } = names(&hosts) else { panic!("b is elsewhere") };

@@ -133,20 +133,21 @@ impl HostAgents {
         self.order(stage, limit, orders).await
     }
 
-    /// Finds out which interface hears which. With `will_set_up` interfaces that are down are set up meanwhile.
+    /// Finds out which interface hears which. With `will_set_up` interfaces that are down are set up meanwhile. A second
+    /// window is for ports with a link that have heard nothing in the first.
     pub(super) async fn survey(
         &mut self,
         wanted: &Wanted,
-        window: Duration,
+        windows: &[Duration],
         will_set_up: bool,
     ) -> Result<Vec<Surveyed>, Failed> {
         if !will_set_up {
-            return self.listen(wanted, window).await;
+            return self.listen(wanted, windows).await;
         }
         let before: Vec<HostNetwork> = self.agents.iter().map(|a| a.network.clone()).collect();
         let prepared = self.prepare(wanted).await;
         let surveyed = match prepared {
-            Ok(()) => self.listen(wanted, window).await,
+            Ok(()) => self.listen(wanted, windows).await,
             Err(failed) => Err(failed),
         };
         let undone = self
@@ -229,8 +230,27 @@ impl HostAgents {
         combine(failures)
     }
 
-    async fn listen(&mut self, wanted: &Wanted, window: Duration) -> Result<Vec<Surveyed>, Failed> {
+    async fn listen(
+        &mut self,
+        wanted: &Wanted,
+        windows: &[Duration],
+    ) -> Result<Vec<Surveyed>, Failed> {
         self.await_addresses(wanted).await?;
+        let mut surveyed = Vec::new();
+        for window in windows {
+            surveyed = self.listen_for(wanted, *window).await?;
+            if !surveyed.iter().any(|host| host.has_deaf_port(wanted)) {
+                break;
+            }
+        }
+        Ok(surveyed)
+    }
+
+    async fn listen_for(
+        &mut self,
+        wanted: &Wanted,
+        window: Duration,
+    ) -> Result<Vec<Surveyed>, Failed> {
         let window_ms = u32::try_from(window.as_millis()).unwrap_or(u32::MAX);
         let token = self.token;
         let order = |(index, agent): (usize, &Agent)| {

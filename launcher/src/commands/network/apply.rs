@@ -201,7 +201,7 @@ mod tests {
         let mut hosts = three_hosts();
         hosts[0].network.interfaces[1].netdev.mtu = 9000;
         let base = "192.168.100.0/22".parse().unwrap();
-        let mut options = PlanOptions { base, prefix: 24, mtu: None };
+        let mut options = PlanOptions { base, prefix: 24, mtu: None, keeps: None };
         let probes = |options: PlanOptions| {
             let plan = plan(&hosts, &triangle(), options).unwrap();
             let all = directions(&plan, &hosts).into_iter();
@@ -223,7 +223,7 @@ mod tests {
         own[1] = with_address(own[1].clone(), "192.168.103.2/30");
         own[2] = with_address(own[2].clone(), "192.168.101.2/30");
         let base = "192.168.100.0/22".parse().unwrap();
-        let options = PlanOptions { base, prefix: 24, mtu: None };
+        let options = PlanOptions { base, prefix: 24, mtu: None, keeps: None };
         let plan = plan(&hosts, &triangle(), options).unwrap();
         let lines: Vec<String> = changes_of(&plan, 0).iter().map(ToString::to_string).collect();
         let wanted = [

@@ -5,13 +5,13 @@ use super::apply;
 use super::formats::{self, ConfigFormat};
 use super::links::CableEnd;
 use super::plan::{self, Base, MeshPlan, PlanError, PlanOptions, PlannedEnd};
-use super::standing::{Standing, Wanted};
+use super::standing::Wanted;
 use super::{ROCE_MTU, Surveyed};
 use crate::commands::agent_session;
 use crate::commands::changes::{self, Changed, ChangingHosts};
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::protocol::changes::Change;
-use rlaunch_bootstrap::protocol::network::{HostInterface, NetworkChange};
+use rlaunch_bootstrap::protocol::network::NetworkChange;
 use rlaunch_engine::connect::connector::Reach;
 use rlaunch_plan::hosts::Host;
 use rlaunch_plan::up::{self, Cables, Facts, Keeper};
@@ -60,10 +60,8 @@ impl CabledHosts {
         let wanted = Wanted { all: false, patterns: patterns.to_vec() };
         let will_set_up = may_set_up && agents.check_privilege("up").is_ok();
         let found = async {
-            let mut hosts = agents.survey(&wanted, WINDOW, will_set_up).await?;
-            if hosts.iter().any(|host| has_deaf_port(host, &wanted)) {
-                hosts = agents.survey(&wanted, LONG_WINDOW, will_set_up).await?;
-            }
+            let windows = [WINDOW, LONG_WINDOW];
+            let hosts = agents.survey(&wanted, &windows, will_set_up).await?;
             let plan = plan_of(&hosts, &wanted)?;
             Ok::<_, Failed>((hosts, plan))
         };
@@ -148,15 +146,6 @@ impl CabledHosts {
     pub(in crate::commands) async fn close(self) {
         self.agents.close().await;
     }
-}
-
-/// Tells whether an interface of a host was asked and has heard nothing.
-fn has_deaf_port(host: &Surveyed, wanted: &Wanted) -> bool {
-    let is_deaf = |one: &HostInterface| {
-        !host.hearing.heard.iter().any(|beacon| beacon.on == one.netdev.name)
-            && host.standing(one, wanted) == Some(Standing::NothingHeard)
-    };
-    host.network.interfaces.iter().any(is_deaf)
 }
 
 /// Hosts that note what is changed, and for which command.
@@ -321,14 +310,15 @@ pub(super) async fn keep(
 }
 
 /// Plans addresses for the cables; `None` if there are none. If the usual network is in use or too small, another one is
-/// taken.
+/// taken, for the links without addresses: how many links are heard is another number on another day.
 fn plan_of(hosts: &[Surveyed], wanted: &Wanted) -> Result<Option<MeshPlan>, Failed> {
     let links = super::find_links(hosts, wanted);
     let base = BASE.parse::<Base>().map_err(|error| Failed::new(Exit::BUG, error))?;
-    let mut options = PlanOptions { base, prefix: PREFIX, mtu: None };
+    let mut options = PlanOptions { base, prefix: PREFIX, mtu: None, keeps: Some(base) };
     let mut planned = plan::plan(hosts, &links, options);
     // A larger network may be in use in its turn.
     for _ in 0..2 {
+        let is_small = matches!(planned, Err(PlanError::TooSmall { .. }));
         let Err(
             PlanError::TooSmall { larger: Some(other), .. }
             | PlanError::Overlap { free: Some(other), .. }
@@ -338,6 +328,10 @@ fn plan_of(hosts: &[Surveyed], wanted: &Wanted) -> Result<Option<MeshPlan>, Fail
             break;
         };
         options.base = other.parse().map_err(|error| Failed::new(Exit::BUG, error))?;
+        // What a larger network has more of may be the addresses of others.
+        if !is_small {
+            options.keeps = Some(options.base);
+        }
         planned = plan::plan(hosts, &links, options);
     }
     if planned == Err(PlanError::NoLink) {
@@ -381,15 +375,101 @@ async fn confirm(changing: &mut ChangingHosts) -> Result<(), Failed> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{three_hosts, triangle, with_address};
+    use super::super::testing::{HostBuilder, interface, three_hosts, triangle, with_address};
     use super::*;
-    use rlaunch_bootstrap::protocol::network::{HeardBeacon, NetworkFile};
+    use rlaunch_bootstrap::protocol::network::{
+        BeaconReport, HeardBeacon, HostInterface, NetworkFile,
+    };
+
+    /// Hosts in a ring: `next` of each is cabled to `prev` of the following one.
+    fn ring(count: usize) -> Vec<Surveyed> {
+        let host = |at: usize| {
+            let beacon = |on: &str, host: usize, interface: &str| HeardBeacon {
+                on: on.into(),
+                host: u32::try_from(host % count).unwrap(),
+                interface: interface.into(),
+            };
+            let heard =
+                vec![beacon("next", at + 1, "prev"), beacon("prev", at + count - 1, "next")];
+            let network = HostBuilder::new(&format!("10.0.0.{}/24", at + 10));
+            let network = network.with(["next", "prev"].map(interface)).build();
+            let hearing = BeaconReport { heard, mute: Vec::new() };
+            Surveyed { name: format!("n{at}"), network, hearing, down: Vec::new() }
+        };
+        (0..count).map(host).collect()
+    }
+
+    fn planned(hosts: &[Surveyed]) -> MeshPlan {
+        plan_of(hosts, &Wanted::default()).unwrap().unwrap()
+    }
+
+    fn port<'a>(hosts: &'a mut [Surveyed], end: &CableEnd) -> &'a mut HostInterface {
+        let all = &mut hosts[end.host].network.interfaces;
+        all.iter_mut().find(|one| one.netdev.name == end.interface).unwrap()
+    }
+
+    /// Gives hosts the addresses of a plan.
+    fn follow(hosts: &mut [Surveyed], plan: &MeshPlan) {
+        for end in plan.links.iter().flat_map(|link| &link.ends) {
+            let port = port(hosts, &end.end);
+            *port = with_address(port.clone(), &format!("{}/{}", end.address, end.prefix));
+        }
+    }
+
+    fn changes_of_all(plan: &MeshPlan) -> Vec<String> {
+        let all = plan.links.iter().flat_map(|link| &link.ends).flat_map(|end| &end.changes);
+        all.map(ToString::to_string).collect()
+    }
+
+    /// How many links are heard decides on the size of the network, and may be another number each time.
+    #[test]
+    fn links_keep_the_addresses_of_a_larger_network() {
+        let mut hosts = ring(8);
+        let whole = planned(&hosts);
+        assert_eq!(whole.links.len(), 8);
+        follow(&mut hosts, &whole);
+        assert_eq!(changes_of_all(&planned(&hosts)), [""; 0]);
+        // The cables between the last hosts are out, and their ports keep what they have.
+        let mut half = hosts.clone();
+        half.iter_mut().skip(4).for_each(|host| host.hearing.heard.clear());
+        half[0].hearing.heard.retain(|beacon| beacon.on == "next");
+        half[3].hearing.heard.retain(|beacon| beacon.on == "prev");
+        assert_eq!(planned(&half).links.len(), 3);
+        assert_eq!(changes_of_all(&planned(&half)), [""; 0]);
+        let mut two = hosts[..2].to_vec();
+        two.iter_mut().for_each(|host| host.hearing.heard.retain(|beacon| beacon.host < 2));
+        assert_eq!(planned(&two).links.len(), 1);
+        assert_eq!(changes_of_all(&planned(&two)), [""; 0]);
+        // Another network has come to reach what a link has.
+        let taken = whole.links.iter().find(|link| link.ends[0].end.host == 0).unwrap();
+        let route = format!("eno1 {} via 10.0.0.1", taken.subnet).parse().unwrap();
+        hosts[0].network.routes.push(route);
+        assert_ne!(changes_of_all(&planned(&hosts)), [""; 0]);
+    }
+
+    /// A network that is larger because there are many links does not reach for the addresses of others.
+    #[test]
+    fn a_larger_network_replaces_no_more_addresses() {
+        for (own, is_replaced) in [("192.168.98.7/30", false), ("192.168.102.5/30", true)] {
+            let mut hosts = ring(7);
+            let end = CableEnd { host: 3, interface: "next".to_owned() };
+            let with_own = with_address(port(&mut hosts, &end).clone(), own);
+            *port(&mut hosts, &end) = with_own;
+            let plan = planned(&hosts);
+            let changes = changes_of_all(&plan);
+            let line = format!("ip address delete {own} dev next");
+            assert_eq!(changes.contains(&line), is_replaced, "{changes:?}");
+            let stays = plan.links.iter().all(|link| link.subnet.to_string() != "192.168.98.0/24");
+            assert!(is_replaced || stays, "its network is given to no link");
+        }
+    }
 
     /// Nothing that an interface has is lost by what keeps its address.
     #[test]
     fn what_would_be_replaced_is_an_obstacle() {
         let mut hosts = three_hosts();
-        let options = PlanOptions { base: BASE.parse().unwrap(), prefix: PREFIX, mtu: None };
+        let options =
+            PlanOptions { base: BASE.parse().unwrap(), prefix: PREFIX, mtu: None, keeps: None };
         let mut plan = plan::plan(&hosts, &triangle(), options).unwrap();
         let why = |plan: &MeshPlan, hosts: &[Surveyed], keeper| {
             obstacle(plan, hosts, 0, keeper).map(|found| found.why)
@@ -422,18 +502,19 @@ mod tests {
     fn a_port_that_has_heard_nothing_is_asked_again() {
         let wanted = Wanted::default();
         let mut hosts = three_hosts();
-        assert!(has_deaf_port(&hosts[0], &wanted));
+        assert!(hosts[0].has_deaf_port(&wanted));
         let beacon = |on: &str| HeardBeacon { on: on.into(), host: 1, interface: "eth1".into() };
         hosts[0].hearing.heard = vec![beacon("enp1s0f0np0")];
-        assert!(has_deaf_port(&hosts[0], &wanted), "the other port has a link");
+        assert!(hosts[0].has_deaf_port(&wanted), "the other port has a link");
         hosts[0].network.interfaces[2].netdev.running = false;
-        assert!(!has_deaf_port(&hosts[0], &wanted), "and the one that carries SSH is not asked");
+        assert!(!hosts[0].has_deaf_port(&wanted), "and the one that carries SSH is not asked");
     }
 
     #[test]
     fn a_second_plan_has_the_mtu_of_the_first() {
         let mut hosts = three_hosts();
-        let options = PlanOptions { base: BASE.parse().unwrap(), prefix: PREFIX, mtu: None };
+        let options =
+            PlanOptions { base: BASE.parse().unwrap(), prefix: PREFIX, mtu: None, keeps: None };
         let wanted = |hosts: &[Surveyed]| {
             wanted_mtu(&plan::plan(hosts, &triangle(), options).unwrap(), hosts)
         };

@@ -198,6 +198,15 @@ impl Surveyed {
         self.network.interfaces.iter().find(|one| one.netdev.name == name)
     }
 
+    /// Tells whether an interface was asked and has heard nothing.
+    fn has_deaf_port(&self, wanted: &Wanted) -> bool {
+        let is_deaf = |one: &HostInterface| {
+            !self.hearing.heard.iter().any(|beacon| beacon.on == one.netdev.name)
+                && self.standing(one, wanted) == Some(Standing::NothingHeard)
+        };
+        self.network.interfaces.iter().any(is_deaf)
+    }
+
     /// Judges an interface on which nothing was heard. Returns `None` if it is not wanted.
     fn standing(&self, interface: &HostInterface, wanted: &Wanted) -> Option<Standing> {
         let name = &interface.netdev.name;
@@ -433,7 +442,7 @@ impl CableArgs {
         if self.up {
             agents.check_privilege("--up")?;
         }
-        agents.survey(wanted, self.wait, self.up).await
+        agents.survey(wanted, &[self.wait], self.up).await
     }
 }
 
@@ -447,7 +456,8 @@ impl MeshSetupArgs {
         let hosts = self.cable.survey(agents, wanted).await?;
         let links = find_links(&hosts, wanted);
         let links = self.chosen_links(&hosts, links, wanted)?;
-        let options = PlanOptions { base: self.base, prefix: self.prefix, mtu: self.mtu };
+        let options =
+            PlanOptions { base: self.base, prefix: self.prefix, mtu: self.mtu, keeps: None };
         let plan = plan::plan(&hosts, &links, options).map_err(|error| plan_failed(&error))?;
         Ok((hosts, plan))
     }

@@ -74,6 +74,9 @@ pub(super) struct PlanOptions {
     pub(super) prefix: u8,
     /// MTU of Ethernet interfaces; `None` leaves it as it is.
     pub(super) mtu: Option<u32>,
+    /// With a network, a link that has addresses of a plan keeps them, whatever base they are from, and only addresses in
+    /// this network are replaced.
+    pub(super) keeps: Option<Base>,
 }
 
 /// Addresses of all links.
@@ -158,19 +161,21 @@ pub(super) fn plan(
     if strands.is_empty() {
         return Err(PlanError::NoLink);
     }
-    let available = base.count(prefix);
-    if available < strands.len() {
-        return Err(too_small(base, prefix, strands.len(), available));
+    let assignment = Assignment { hosts, options };
+    let given = assignment.given(&strands);
+    let Some(chosen) = assignment.subnets(&strands, &given) else {
+        return Err(too_small(base, prefix, strands.len(), base.count(prefix)));
+    };
+    if given.iter().any(Option::is_none) {
+        check_base(hosts, &strands, options)?;
     }
-    check_base(hosts, &strands, options)?;
     let most = strands.iter().map(Vec::len).max().unwrap_or(0);
     let addresses = host_addresses(Subnet::new(base.first.into(), prefix)).take(most).count();
     if addresses < most {
         return Err(PlanError::FewAddresses { prefix, addresses, hosts: most });
     }
-    let chosen = Assignment { hosts, options }.subnets(&strands);
     let plans = strands.into_iter().zip(chosen);
-    let links = plans.map(|(ends, subnet)| Assignment { hosts, options }.link(ends, subnet));
+    let links = plans.map(|(ends, subnet)| assignment.link(ends, subnet));
     let plan = MeshPlan { links: links.collect() };
     check_ssh(hosts, &plan)?;
     Ok(plan)
@@ -212,10 +217,8 @@ fn check_base(
 ) -> Result<(), PlanError> {
     let conflict = |base: Base| {
         hosts.iter().enumerate().find_map(|(index, host)| {
-            let is_planned = |name: &str| {
-                strands.iter().flatten().any(|end| end.host == index && end.interface == name)
-            };
-            taken(host, base, &is_planned).map(|taken| (host.name.clone(), taken))
+            taken(host, base, &|name| is_planned(strands, index, name))
+                .map(|taken| (host.name.clone(), taken))
         })
     };
     let Some((host, taken)) = conflict(options.base) else { return Ok(()) };
@@ -232,6 +235,10 @@ fn check_base(
         }
         Taken::Client(client) => PlanError::CoversClient { base, client, host, free },
     })
+}
+
+fn is_planned(strands: &[Vec<CableEnd>], host: usize, name: &str) -> bool {
+    strands.iter().flatten().any(|end| end.host == host && end.interface == name)
 }
 
 /// Reason why a base cannot be used on a host.
@@ -296,32 +303,80 @@ impl Assignment<'_> {
         self.hosts.get(end.host)?.interface(&end.interface)
     }
 
-    /// Lists the addresses of an interface that are in the base.
+    /// Lists the IPv4 addresses of an interface.
     fn addresses(&self, end: &CableEnd) -> Vec<(Ipv4Addr, u8)> {
-        let base = self.options.base.subnet();
         let own = self.interface(end).map(|one| &one.netdev.addresses);
-        let in_base = own.into_iter().flatten().filter_map(|(address, prefix)| match address {
-            IpAddr::V4(v4) if base.contains(*address) => Some((*v4, *prefix)),
-            _ => None,
+        let v4 = own.into_iter().flatten().filter_map(|(address, prefix)| match address {
+            IpAddr::V4(v4) => Some((*v4, *prefix)),
+            IpAddr::V6(_) => None,
         });
-        in_base.collect()
+        v4.collect()
     }
 
-    /// Chooses a subnet for each link: one that it has already, or the first that is free.
-    fn subnets(&self, strands: &[Vec<CableEnd>]) -> Vec<Subnet> {
-        let PlanOptions { base, prefix, .. } = self.options;
-        let mut used: BTreeSet<Subnet> = BTreeSet::new();
-        let mut claim = |ends: &Vec<CableEnd>| {
-            let own = ends.iter().flat_map(|end| self.addresses(end));
-            let fitting = own.filter(|(_, bits)| *bits == prefix);
-            let mut subnets = fitting.map(|(address, _)| Subnet::new(address.into(), prefix));
-            subnets.find(|subnet| used.insert(*subnet))
+    /// Tells whether an address is one that a plan replaces if it does not fit.
+    fn is_replaced(&self, address: Ipv4Addr) -> bool {
+        self.options.keeps.unwrap_or(self.options.base).subnet().contains(address.into())
+    }
+
+    /// Returns the subnet that each link has from a plan before, if such are kept: its ends have the first addresses of a
+    /// private network, which no other interface of their hosts reaches.
+    fn given(&self, strands: &[Vec<CableEnd>]) -> Vec<Option<Subnet>> {
+        let prefix = self.options.prefix;
+        let is_given = |ends: &Vec<CableEnd>, subnet: &Subnet| {
+            let first: BTreeSet<Ipv4Addr> = host_addresses(*subnet).take(ends.len()).collect();
+            let own = |end| self.addresses(end).into_iter().find(|(one, _)| first.contains(one));
+            let have: BTreeSet<Ipv4Addr> =
+                ends.iter().filter_map(own).map(|(one, _)| one).collect();
+            have == first
         };
-        let claimed: Vec<Option<Subnet>> = strands.iter().map(&mut claim).collect();
+        let is_free = |ends: &Vec<CableEnd>, first: Ipv4Addr| {
+            let base = Base { first, prefix };
+            ends.iter().all(|end| {
+                let is_planned = |name: &str| is_planned(strands, end.host, name);
+                self.hosts
+                    .get(end.host)
+                    .is_some_and(|host| taken(host, base, &is_planned).is_none())
+            })
+        };
+        let mut used = BTreeSet::new();
+        let mut given = |ends: &Vec<CableEnd>| {
+            let own = self.addresses(ends.first()?).into_iter();
+            let mut private = own.filter(|(one, bits)| *bits == prefix && one.is_private());
+            private.find_map(|(address, _)| {
+                let subnet = Subnet::new(address.into(), prefix);
+                let IpAddr::V4(first) = subnet.address() else { return None };
+                let is_kept = is_given(ends, &subnet) && is_free(ends, first);
+                (is_kept && used.insert(subnet)).then_some(subnet)
+            })
+        };
+        match self.options.keeps {
+            Some(_) => strands.iter().map(&mut given).collect(),
+            None => vec![None; strands.len()],
+        }
+    }
+
+    /// Chooses a subnet for each link: one that it has already, or the first that is free. Returns `None` if there are too
+    /// few.
+    fn subnets(&self, strands: &[Vec<CableEnd>], given: &[Option<Subnet>]) -> Option<Vec<Subnet>> {
+        let PlanOptions { base, prefix, .. } = self.options;
+        let mut used: BTreeSet<Subnet> = given.iter().flatten().copied().collect();
+        let mut claim = |(ends, given): (&Vec<CableEnd>, &Option<Subnet>)| {
+            let own = ends.iter().flat_map(|end| self.addresses(end));
+            let fitting = own.filter(|(address, bits)| {
+                *bits == prefix && base.subnet().contains((*address).into())
+            });
+            let mut subnets = fitting.map(|(address, _)| Subnet::new(address.into(), prefix));
+            given.or_else(|| subnets.find(|subnet| used.insert(*subnet)))
+        };
+        let claimed: Vec<Option<Subnet>> = strands.iter().zip(given).map(&mut claim).collect();
+        let own = strands.iter().flatten().flat_map(|end| self.addresses(end));
+        let staying: Vec<Ipv4Addr> =
+            own.map(|(address, _)| address).filter(|one| !self.is_replaced(*one)).collect();
         let all = (0..base.count(prefix)).map(|index| base.nth(index, prefix));
-        let mut free = all.map(|first| Subnet::new(first.into(), prefix));
-        let mut next = || free.find(|subnet| !used.contains(subnet));
-        claimed.into_iter().filter_map(|claimed| claimed.or_else(&mut next)).collect()
+        let mut free = all.map(|first| Subnet::new(first.into(), prefix)).filter(|subnet| {
+            !used.contains(subnet) && !staying.iter().any(|one| subnet.contains((*one).into()))
+        });
+        claimed.into_iter().map(|claimed| claimed.or_else(|| free.next())).collect()
     }
 
     /// Gives the ends of a link addresses in its subnet.
@@ -366,7 +421,7 @@ impl Assignment<'_> {
         }
         let wanted = (address, prefix);
         let own = self.addresses(&end);
-        let stale = own.iter().filter(|own| **own != wanted);
+        let stale = own.iter().filter(|own| **own != wanted && self.is_replaced(own.0));
         changes.extend(stale.map(|(address, prefix)| NetworkChange::RemoveAddress {
             interface: interface(),
             address: (*address).into(),

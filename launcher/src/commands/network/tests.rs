@@ -88,7 +88,8 @@ fn missing_cables_of_a_ring_are_named() {
 #[test]
 fn a_small_mtu_of_an_rdma_port_is_noticed() {
     let mut hosts = three_hosts();
-    let options = |mtu| PlanOptions { base: "192.168.100.0/22".parse().unwrap(), prefix: 24, mtu };
+    let base = "192.168.100.0/22".parse().unwrap();
+    let options = |mtu| PlanOptions { base, prefix: 24, mtu, keeps: None };
     let hint = |hosts: &[Surveyed], mtu| {
         mtu_hint(&plan::plan(hosts, &triangle(), options(mtu)).unwrap(), hosts)
     };

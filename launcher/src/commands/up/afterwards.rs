@@ -9,6 +9,7 @@ use crate::commands::snapshots::Snapshots;
 use rlaunch_console::messages;
 use rlaunch_engine::connect::connector::Reach;
 use rlaunch_engine::run;
+use rlaunch_engine::run::job_run::Launch;
 use rlaunch_plan::hosts::Host;
 use rlaunch_plan::up::{Cables, Snapshot};
 use rlaunch_text::exit::Exit;
@@ -47,15 +48,28 @@ pub(super) async fn measure(hosts: &[Host], connect: &ConnectArgs, line: &Comman
     }
 }
 
-/// Runs `hostname` on the hosts, with the settings that the user's jobs have.
-pub(super) async fn first_job(hosts: &[Host], connect: &ConnectArgs) -> Result<Exit, Failed> {
+/// Job with `hostname` on the hosts.
+pub(super) struct FirstJob {
+    hosts: String,
+    launch: Launch,
+}
+
+/// Makes the first job, with the settings that the user's jobs have. What is wrong with them shows before hosts are changed.
+pub(super) fn first_job(hosts: &[Host], connect: &ConnectArgs) -> Result<FirstJob, Failed> {
     let names = names(hosts).join(",");
-    messages::info(&format!("first job: rlaunch -H {names} hostname"));
     let words = ["rlaunch", "-H", &names, "hostname"].map(OsString::from);
     let parsed = command_line::parse_job(words.to_vec());
     let (mut job, line) = parsed.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     job.connect = connect.clone();
-    run::run_job(lower::job_or_fail(job, &line.config)?).await
+    let launch = lower::job_or_fail(job, &line.config)?;
+    Ok(FirstJob { hosts: names, launch })
+}
+
+impl FirstJob {
+    pub(super) async fn run(self) -> Result<Exit, Failed> {
+        messages::info(&format!("first job: rlaunch -H {} hostname", self.hosts));
+        run::run_job(self.launch).await
+    }
 }
 
 fn names(hosts: &[Host]) -> Vec<String> {

@@ -96,6 +96,7 @@ pub(super) async fn run(args: &UpArgs, line: &CommandLine) -> Result<Exit, Faile
         let hint = "rlaunch up -H a,b sets up two hosts";
         return Err(Failed::new(Exit::USAGE, "this machine needs no set-up").hint(Some(hint)));
     }
+    let first_job = afterwards::first_job(&hosts, &args.connect)?;
     args.install_keys(&hosts).await?;
     let mut cluster = Cluster::open(args, &hosts, &reach).await?;
     let done = set_up(args, &mut cluster).await;
@@ -108,7 +109,7 @@ pub(super) async fn run(args: &UpArgs, line: &CommandLine) -> Result<Exit, Faile
     if has_tested_links {
         afterwards::measure(&hosts, &args.connect, line).await;
     }
-    afterwards::first_job(&hosts, &args.connect).await
+    first_job.run().await
 }
 
 /// Set-up that was carried out.

@@ -21,7 +21,8 @@ fn guide(mtu: Option<u32>) -> (Vec<Surveyed>, MeshPlan) {
     *ib = with_address(ib.clone(), "192.168.102.77/30");
     ib.netdev.kind = NetdevKind::Ipoib;
     let base = "192.168.100.0/22".parse().unwrap();
-    let plan = plan(&hosts, &triangle(), PlanOptions { base, prefix: 24, mtu }).unwrap();
+    let plan =
+        plan(&hosts, &triangle(), PlanOptions { base, prefix: 24, mtu, keeps: None }).unwrap();
     (hosts, plan)
 }
 

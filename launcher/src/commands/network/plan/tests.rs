@@ -3,7 +3,7 @@ use super::*;
 use rlaunch_bootstrap::protocol::network::LinkLocal;
 
 fn options(base: &str) -> PlanOptions {
-    PlanOptions { base: base.parse().unwrap(), prefix: 24, mtu: None }
+    PlanOptions { base: base.parse().unwrap(), prefix: 24, mtu: None, keeps: None }
 }
 
 fn guide() -> PlanOptions {
