@@ -377,11 +377,8 @@ fn ranks_by_ssh_keep_to_the_job_and_end_with_it() {
     let script = format!("$R --launcher ssh sh -c \"{RANK}\"; exec sleep 999");
     let mut running = cluster.salloc("--kill-command=TERM -N2 -w a,b", &script);
     running.wait_for_text("up", 2);
-    let launchers = cluster.started();
-    let launcher = launchers.iter().find(|process| process.args[0].ends_with("/rlaunch")).unwrap();
-    assert!(
-        Command::new("kill").args(["-KILL", &launcher.pid.to_string()]).status().unwrap().success()
-    );
+    let launcher = format!("^{} --launcher ssh", field.rlaunch.display());
+    assert!(Command::new("pkill").args(["-KILL", "-f", &launcher]).status().unwrap().success());
     let job = cluster.job();
     field
         .wait_for("the step to end", || !cluster.control("squeue -h -s -o %j").contains("rlaunch"));
