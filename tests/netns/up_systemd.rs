@@ -96,11 +96,12 @@ impl Machine {
         self.run("ip -o -4 address show | awk '/cable/ {print $2, $4}'")
     }
 
-    /// Returns all that `up` may change. What systemd notes for itself is left out.
+    /// Returns all that `up` may change. What systemd notes for itself is left out, and what follows from the other end of a
+    /// cable.
     fn dump(&self) -> String {
         self.run(
-            "ip -o address show | sed 's/valid_lft.*//' | grep -v ' inet6 fe80'; ip -o link show | grep -o '^.*mtu [0-9]*'; \
-             ip route show table all | grep -v fe80; ip rule; ls -A /run/systemd/network; \
+            "ip -o address show | sed 's/valid_lft.*//' | grep -v ' inet6 fe80'; ip -o link show | grep -o '^.*mtu [0-9]*' | sed 's/NO-CARRIER,//; s/,LOWER_UP//'; \
+             ip route show table all | grep -v -e fe80 -e ff00::/8; ip rule; ls -A /run/systemd/network; \
              find /etc /var/lib/rlaunch -xdev -type f -exec sha256sum {} + 2>/dev/null | sort -k2; \
              find /etc -xdev ! -type f | sort; ls -A /var/lib; cat /proc/sys/net/ipv4/conf/*/arp_*",
         )
