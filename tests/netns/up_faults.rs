@@ -61,7 +61,7 @@ impl Kind {
                 "ip link set $(ls /sys/class/net | grep cable) down",
                 "ip link set $(ls /sys/class/net | grep cable) up",
             ),
-            // Nothing of the running system is left, and nobody has had the time to undo anything.
+            // The running system is gone, and nothing had time to undo a change.
             Kind::Rebooted => (
                 "pkill -9 -f '[r]launch-worker'; rm -f /run/rlaunch.lock; c=$(ls /sys/class/net | grep cable); \
                  ip link set $c down; ip address flush dev $c; ip link set $c mtu 1500 up",

@@ -1,4 +1,4 @@
-//! What a node finds while it prepares: problems that keep the job from starting, and what the user should know.
+//! Problems that a node finds while it prepares, which keep the job from starting, and what the user should know.
 
 use super::PortRange;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! What a node is sent of its programs and ranks; and the configuration of each rank, computed from all nodes'
+//! Programs and ranks of a node as they are sent to it, with the configuration of each rank, computed from all nodes'
 //! inventories: its placement, its NICs and its variables.
 
 use crate::env::horovod::GlooStore;

@@ -392,7 +392,7 @@ fn every_byte_survives_and_a_line_that_was_cut_or_ends_in_zeros_is_not_read() {
     let whole = line.strip_suffix('\n').unwrap();
     assert!(!whole.contains('\n') && whole.matches('\t').count() == 1, "{whole}");
     assert_eq!(Record::from_line(whole.as_bytes()).as_ref(), Some(&record));
-    // What a disk leaves of blocks that were not written.
+    // Zeros are left of blocks that the disk has not written.
     let zeros = |from: usize| [&whole.as_bytes()[..from], &vec![0; whole.len() - from]].concat();
     for cut in 0..whole.len() {
         assert_eq!(Record::from_line(&whole.as_bytes()[..cut]), None, "{cut}");
@@ -401,7 +401,7 @@ fn every_byte_survives_and_a_line_that_was_cut_or_ends_in_zeros_is_not_read() {
     assert_eq!(Record::from_line(format!("{whole} ").as_bytes()), None);
 }
 
-/// What could not be taken away of a line that a disk has refused.
+/// The rest of a line that a disk has refused, which could not be taken away.
 #[test]
 fn a_part_of_a_line_does_not_change_the_next() {
     let lines = || include_str!("lines.txt").lines().map(str::as_bytes);

@@ -6,7 +6,7 @@
 //! else, such as the cleanup after a lost agent, is a step of one task. Streams of srun are not encrypted: no secret goes
 //! that way, and an agent calls the launcher back as on hosts whose shell passes on no stdin.
 //!
-//! Where SSH is used all the same, such a step holds the nodes ([`super::tether`]).
+//! Such a step also holds nodes that are reached by SSH ([`super::tether`]).
 
 use crate::connect::channel::{AgentChannel, AgentReader, AgentWriter, CommandStatus, Incoming};
 use crate::connect::connector::rsh::{after_colon, describe_end, last_lines};
@@ -39,7 +39,7 @@ const OPTIONS: &[&str] = &[
 const UNREAD_LINES: usize = 64;
 /// Maximum length of a line, in bytes. Longer ones are cut.
 const MAX_LINE: usize = 16 << 10;
-/// Time limit for a step to end whose streams nobody reads any more.
+/// Time limit for the end of a step, once nobody reads its streams.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time limit for squeue, whose controller may be busy.
 const SQUEUE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -297,7 +297,7 @@ impl Steps {
         Ok(Some((reader, step.status.clone())))
     }
 
-    /// Waits for the end of the step with a task on each node, whose streams nobody reads any more.
+    /// Waits for the end of the step, once nobody reads the streams of its tasks.
     pub(super) async fn end(self) {
         let shared = self.shared.into_inner().unwrap_or_else(PoisonError::into_inner);
         let Some(SharedStep { waiting, reading, .. }) = shared else { return };

@@ -45,7 +45,7 @@ pub(crate) struct Tether {
     said: String,
     /// Whether Slurm ends the step.
     is_aborted: bool,
-    /// What [`Tether::end`] has told.
+    /// End of the task, as far as [`Tether::end`] has told it.
     told: Told,
 }
 

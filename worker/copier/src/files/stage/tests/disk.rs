@@ -126,7 +126,7 @@ fn new_names_are_on_the_disk_once_for_each_directory() {
     for name in ["a", "b", "x/c", "x/d", "y/z/e", "old/f"] {
         put(&two.source(name), b"four");
     }
-    // A directory that nobody can open is one of its own names, too.
+    // The name of a directory that nobody can open counts as well.
     fs::create_dir(two.source("closed")).unwrap();
     set_mode(&two.source("closed"), 0o300);
     let count = |two: &Two| {
