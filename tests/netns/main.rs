@@ -79,6 +79,7 @@ mod starters;
 mod stdin;
 mod stragglers;
 mod sync;
+mod systemd;
 mod teardown;
 mod topo;
 mod training;

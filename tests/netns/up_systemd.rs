@@ -2,6 +2,7 @@
 
 use crate::network_plan::{drop_probes, plug};
 use crate::support::{Field, State, Undo};
+use crate::systemd::{BOUND, Keeper, run_in};
 use crate::up::{down, up};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -9,22 +10,18 @@ use rlaunch_lab::command::wait_until;
 use rlaunch_lab::setup::roots;
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 /// Script that becomes a machine in the network of a host.
 const MACHINE: &str = include_str!("up/machine.sh");
-/// Time limit for a boot.
-const BOUND: Duration = Duration::from_secs(60);
 
 /// Machine with a systemd in the place of a host. It has the host's name and its sshd.
 struct Machine {
     host: &'static str,
-    outer: Child,
-    cgroup: PathBuf,
-    directory: TempDir,
+    keeper: Keeper,
+    _directory: TempDir,
 }
 
 impl Machine {
@@ -46,14 +43,15 @@ impl Machine {
         command.arg(roots::NETWORKED.make().unwrap()).arg(root.join("run/rlaunch-lab"));
         command.arg(if netplan { "yes" } else { "no" });
         let outer = command.stdin(Stdio::piped()).spawn().unwrap();
-        let mut machine = Machine { host, outer, cgroup, directory };
+        let keeper = Keeper { outer, cgroup };
+        let mut machine = Machine { host, keeper, _directory: directory };
         machine.boot();
         machine
     }
 
     /// Boots, and waits for an SSH server and for networkd.
     fn boot(&mut self) {
-        self.outer.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        self.keeper.outer.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
         wait_until(BOUND, &format!("{} to boot", self.host), || {
             let line = "systemctl is-active lab-sshd systemd-networkd";
             Ok(self.process().is_some() && self.run(line) == "active\nactive\n")
@@ -78,18 +76,12 @@ impl Machine {
             let children = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).ok()?;
             children.split_whitespace().next().map(str::to_owned)
         };
-        child(&child(&self.outer.id().to_string())?)
+        child(&child(&self.keeper.outer.id().to_string())?)
     }
 
     /// Runs a shell line as root, and returns what it prints.
     fn run(&self, line: &str) -> String {
-        let process = self.process().unwrap_or_default();
-        let mut command = Command::new("nsenter");
-        command.args(["--target", &process, "--mount", "--pid", "--uts", "--ipc", "--net"]);
-        command.args(["--cgroup", "--root", "--", "env", "-i"]);
-        command.args(["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "sh", "-c"]);
-        command.arg(format!("cd /; {line}")).stdin(Stdio::null()).stderr(Stdio::null());
-        String::from_utf8(command.output().unwrap().stdout).unwrap()
+        run_in(&self.process().unwrap_or_default(), line)
     }
 
     fn addresses(&self) -> String {
@@ -105,23 +97,6 @@ impl Machine {
              find /etc /var/lib/rlaunch -xdev -type f -exec sha256sum {} + 2>/dev/null | sort -k2; \
              find /etc -xdev ! -type f | sort; ls -A /var/lib; cat /proc/sys/net/ipv4/conf/*/arp_*",
         )
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let _ = self.outer.kill();
-        let _ = self.outer.wait();
-        let _ = fs::write(self.cgroup.join("cgroup.kill"), "1");
-        let mut remove = Command::new("find");
-        remove.arg(&self.cgroup).args(["-depth", "-type", "d", "-exec", "rmdir", "{}", "+"]);
-        remove.stderr(Stdio::null());
-        // Killed processes leave it a moment later.
-        let removed = wait_until(BOUND, "the end of a machine", || {
-            let _ = remove.status();
-            Ok(!self.cgroup.exists())
-        });
-        assert!(removed.is_ok() || std::thread::panicking(), "{}", self.directory.path().display());
     }
 }
 

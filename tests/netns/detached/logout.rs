@@ -2,21 +2,19 @@
 
 use crate::support::Field;
 use crate::support::State;
+use crate::systemd::{BOUND, Keeper, run_in};
 use rlaunch_lab::Account;
 use rlaunch_lab::command::wait_until;
 use rlaunch_lab::setup::roots;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 /// Script that becomes a machine with a real systemd.
 const SYSTEMD: &str = include_str!("systemd.sh");
-/// Time limit for each step of that machine.
-const BOUND: Duration = Duration::from_secs(60);
 /// Words that make logind say whether it ends what users leave behind.
 const RULE: &str = "busctl get-property org.freedesktop.login1 /org/freedesktop/login1 \
     org.freedesktop.login1.Manager KillUserProcesses";
@@ -123,10 +121,9 @@ fn a_forwarded_agent_is_said_to_end_with_the_login() {
 
 /// Machine with a real systemd, whose account `visitor` has an rlaunch in /opt/dist.
 struct Machine {
-    outer: Child,
+    _keeper: Keeper,
     /// Process 1.
     systemd: String,
-    cgroup: PathBuf,
     _directory: TempDir,
 }
 
@@ -147,42 +144,20 @@ impl Machine {
         ]);
         let outer = command.stdin(Stdio::null()).spawn().unwrap();
         let children = format!("/proc/{0}/task/{0}/children", outer.id());
+        let keeper = Keeper { outer, cgroup };
         let mut systemd = String::new();
         wait_until(BOUND, "a process 1", || {
             systemd = fs::read_to_string(&children).unwrap_or_default().trim().to_owned();
             Ok(!systemd.is_empty())
         })
         .unwrap();
-        let machine = Machine { outer, systemd, cgroup, _directory: directory };
+        let machine = Machine { _keeper: keeper, systemd, _directory: directory };
         wait_until(BOUND, "logind", || Ok(machine.run(RULE) == "b true\n")).unwrap();
         machine
     }
 
-    /// Runs a shell line as root, outside of any session, and returns what it prints.
     fn run(&self, line: &str) -> String {
-        let mut command = Command::new("nsenter");
-        command.args(["--target", &self.systemd, "--mount", "--pid", "--uts", "--ipc", "--net"]);
-        command.args(["--cgroup", "--root", "--", "env", "-i"]);
-        command.args(["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "sh", "-c"]);
-        command.arg(format!("cd /; {line}")).stdin(Stdio::null()).stderr(Stdio::null());
-        String::from_utf8(command.output().unwrap().stdout).unwrap()
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let _ = self.outer.kill();
-        let _ = self.outer.wait();
-        let _ = fs::write(self.cgroup.join("cgroup.kill"), "1");
-        let mut remove = Command::new("find");
-        remove.arg(&self.cgroup).args(["-depth", "-type", "d", "-exec", "rmdir", "{}", "+"]);
-        remove.stderr(Stdio::null());
-        // Killed processes leave it a moment later.
-        let removed = wait_until(BOUND, "the end of a machine", || {
-            let _ = remove.status();
-            Ok(!self.cgroup.exists())
-        });
-        assert!(removed.is_ok() || std::thread::panicking());
+        run_in(&self.systemd, line)
     }
 }
 
