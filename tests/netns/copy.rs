@@ -1,5 +1,6 @@
 //! `rlaunch push` and `rlaunch fetch`: trees on hosts, what is sent again, and hosts that fail meanwhile.
 
+use crate::network_plan::plug;
 use crate::running::Outcome;
 use crate::support::{Field, Run, Undo, launch_directory};
 use nix::sys::signal::{Signal, kill};
@@ -201,6 +202,51 @@ fn a_host_passes_on_what_it_has() {
     let ran = push(&field, "-H a,b,c --from b", &format!("{PLACE}/tree")).run();
     assert!(ran.succeeded().out().starts_with("pushed 4 files, 2.1 MB to a, c in "), "{ran}");
     hosts.iter().for_each(|host| tree.is_on(&field, host, PLACE));
+}
+
+/// Returns the bytes that a host's interface has sent and received.
+fn carried(field: &Field, host: &str, interface: &str) -> u64 {
+    let counters = format!("cd /sys/class/net/{interface}/statistics && cat rx_bytes tx_bytes");
+    field.on(host, &counters).lines().map(|line| line.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn along_a_ring_of_cables_each_carries_a_file_at_most_once() {
+    const RING: [(&str, &str); 4] = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")];
+    const BYTES: u64 = 64 << 20;
+    let field = Field::new();
+    let hosts = ["a", "b", "c", "d"];
+    let _place = field.scratch(&hosts, PLACE);
+    let _source = field.scratch(&["a"], "/tmp/source");
+    let _cables = plug(&field, &RING);
+    for (number, (one, other)) in RING.iter().enumerate() {
+        field.on(one, &format!("ip address add 10.99.{number}.1/30 dev cable-{other}"));
+        field.on(other, &format!("ip address add 10.99.{number}.2/30 dev cable-{one}"));
+    }
+    field.on("a", &format!("mkdir /tmp/source && head -c {BYTES} /dev/urandom >/tmp/source/big"));
+    // Hosts have rlaunch's programs afterwards.
+    push(&field, "-H a,b,c,d", &Tree::new(10).to(PLACE)).run().succeeded();
+    let management = || hosts.iter().map(|host| carried(&field, host, "eth0")).sum::<u64>();
+    let before = management();
+    let words = format!("/tmp/source/big:{PLACE}");
+    push(&field, "-H a,b,c,d --from a", &words).run().succeeded();
+    let sums: Vec<String> = hosts
+        .iter()
+        .map(|host| {
+            let file = if *host == "a" { "/tmp/source/big" } else { "/tmp/copied/big" };
+            field.on(host, &format!("sha256sum <{file}"))
+        })
+        .collect();
+    assert!(sums.iter().all(|sum| *sum == sums[0]), "{sums:?}");
+
+    let cables = RING.map(|(one, other)| carried(&field, one, &format!("cable-{other}")));
+    let (used, idle): (Vec<u64>, Vec<u64>) = cables.iter().partition(|bytes| **bytes >= BYTES);
+    assert_eq!((used.len(), idle.len()), (3, 1), "{cables:?}");
+    // Headers and acknowledgements are what is above the file itself.
+    assert!(used.iter().all(|bytes| *bytes < BYTES + BYTES / 10), "{cables:?}");
+    assert!(idle[0] < BYTES / 100, "{cables:?}");
+    let managed = management() - before;
+    assert!(managed < BYTES / 100, "{managed} bytes on the management network");
 }
 
 #[test]

@@ -157,11 +157,19 @@ async fn plan(
     left_out: &mut Vec<LeftOut>,
 ) -> Result<Plan, Failed> {
     let question = Question::Images { engine: wanted.engine.map(str::to_owned) };
-    let mut hosts: Vec<(String, Engines)> = ask::hosts(origin, &question)
-        .await?
-        .into_iter()
-        .map(|(host, answers)| (host, Engines::new(answers)))
-        .collect();
+    // Its images may be those of another engine than that of hosts.
+    let own_question = Question::Images { engine: None };
+    let own = async {
+        match wanted.from {
+            Some(_) => Ok(Vec::new()),
+            None => ask::here(origin.agent(), &own_question).await,
+        }
+    };
+    // Each ends by itself, since a job that is dropped could not say how it ended.
+    let (hosts, own) = tokio::join!(ask::hosts(origin, &question), own);
+    let (hosts, own) = (hosts?, own?);
+    let hosts = hosts.into_iter().map(|(host, answers)| (host, Engines::new(answers)));
+    let mut hosts: Vec<(String, Engines)> = hosts.collect();
     hosts.retain(|(host, _)| left_out.iter().all(|left| left.host != *host));
     if let Some(wanted) = wanted.hosts {
         hosts.retain(|(host, _)| wanted.contains(host));
@@ -177,8 +185,7 @@ async fn plan(
             })?;
             hosts.remove(place).1
         }
-        // Its images may be those of another engine than that of hosts.
-        None => Engines::new(ask::here(origin.agent(), &Question::Images { engine: None }).await?),
+        None => Engines::new(own),
     };
     decide(wanted, &source, hosts, left_out)
 }

@@ -23,12 +23,13 @@ const SMALL: &str = "lab/small:1";
 const LARGE: &str = "lab/large:1";
 const LARGE_BYTES: u64 = 200_000_000;
 
-/// Script that starts a Docker without networks. Arguments: directory of its data, of its state, and its socket.
+/// Script that starts a Docker without networks. Arguments: directory of its data, of its state, its socket, and the file
+/// with its process id.
 const DAEMON: &str = r#"set -e
     mkdir -p "$1" "$2"
     start() {
-        dockerd --data-root "$1" --exec-root "$2" --pidfile "$2/pid" -H "unix://$3" --iptables=false --ip6tables=false \
-            --bridge=none --storage-driver="$4" </dev/null >"$2/log" 2>&1 &
+        dockerd --data-root "$1" --exec-root "$2" --pidfile "$4" -H "unix://$3" --iptables=false --ip6tables=false \
+            --bridge=none --storage-driver="$5" </dev/null >"$2/log" 2>&1 &
         daemon=$! n=0
         until docker -H "unix://$3" info >/dev/null 2>&1; do
             kill -0 $daemon 2>/dev/null && [ $((n+=1)) -lt 150 ] || return 1
@@ -36,7 +37,7 @@ const DAEMON: &str = r#"set -e
         done
     }
     # overlay2 is what people have; it does not run on top of another overlay.
-    start "$1" "$2" "$3" overlay2 || start "$1" "$2" "$3" vfs || { cat "$2/log" >&2; exit 1; }
+    start "$@" overlay2 || start "$@" vfs || { cat "$2/log" >&2; exit 1; }
     docker -H "unix://$3" info --format '{{.Driver}}'"#;
 /// Script that ends it. Argument: directory of its state.
 const STOP: &str = r#"daemon=$(cat "$1/pid") || exit 0
@@ -138,7 +139,9 @@ impl<'a> Field<'a> {
     /// Starts Docker on all hosts, with the image of jobs, and returns its storage driver.
     fn start_engines(&self) -> Result<String, LabError> {
         let drivers = at_once(&self.testbed.hosts, |host| {
-            let words = ["/tmp/docker", "/run/dockerd", "/var/run/docker.sock"];
+            // Where they are by themselves: rlaunch reads there whether Docker may raise limits.
+            let words =
+                ["/tmp/docker", "/run/dockerd", "/var/run/docker.sock", "/var/run/docker.pid"];
             let driver = self.on(host, "start Docker", DAEMON, &words)?;
             self.on(host, "make an image", IMAGE, &[SMALL])?;
             Ok(driver.trim().to_owned())
@@ -152,6 +155,7 @@ impl<'a> Field<'a> {
         let engine = OwnEngine { field: self, state: place("state"), socket: place("socket") };
         let mut start = self.here("sh");
         start.args(["-c", DAEMON, "sh"]).arg(place("data")).arg(&engine.state).arg(&engine.socket);
+        start.arg(engine.state.join("pid"));
         run_command("start Docker", &mut start)?;
         let content = place("image");
         make_dir(&content)?;

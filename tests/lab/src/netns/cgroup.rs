@@ -66,13 +66,21 @@ pub(super) fn remove(path: &Path) -> Result<(), LabError> {
     })
 }
 
+/// Removes everything below `path`, after waiting for killed processes to leave it.
+pub(super) fn remove_below(path: &Path) -> Result<(), LabError> {
+    below(path).iter().try_for_each(|path| remove(path))
+}
+
 fn remove_tree(path: &Path) {
-    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_tree(&entry.path());
-        }
-    }
+    below(path).iter().for_each(|path| remove_tree(path));
     let _ = fs::remove_dir(path);
+}
+
+/// Lists the cgroups right below `path`.
+fn below(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let groups = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    groups.map(|entry| entry.path()).collect()
 }
 
 /// Returns the CPU time used so far by `path` and everything below.
@@ -89,10 +97,6 @@ pub(super) fn members(path: &Path) -> Vec<i32> {
         .lines()
         .filter_map(|line| line.parse().ok())
         .collect();
-    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            pids.extend(members(&entry.path()));
-        }
-    }
+    pids.extend(below(path).iter().flat_map(|path| members(path)));
     pids
 }

@@ -88,6 +88,8 @@ pub(super) fn kill_host(paths: &LabPaths, record: &LabRecord, host: &str) -> Res
         cgroup::kill(&path);
         let what = format!("the processes of {host} to end");
         wait_until(Duration::from_secs(10), &what, || Ok(cgroup::members(&path).is_empty()))?;
+        // The kernel that a machine boots has no cgroups of jobs.
+        cgroup::remove_below(&path)?;
     }
     Ok(())
 }
