@@ -123,7 +123,7 @@ fn a_tree_reaches_all_hosts_and_is_sent_once() {
     let tree = Tree::new((3 << 20) + 5);
     let ran = push(&field, "-H a,b,c", &tree.to(PLACE)).run();
     let out = ran.succeeded().out().into_owned();
-    assert!(out.starts_with("pushed 4 files, 3.1 MB to a, b, c in "), "{ran}");
+    assert!(out.starts_with("pushed 4 files, 3.1 MB to /tmp/copied on a, b, c in "), "{ran}");
     assert!(out.ends_with("B/s)\n") && out.lines().count() == 1, "{ran}");
     ran.says_nothing();
     hosts.iter().for_each(|host| tree.is_on(&field, host, PLACE));
@@ -200,7 +200,10 @@ fn a_host_passes_on_what_it_has() {
     let tree = Tree::new(2 << 20);
     push(&field, "-H b", &tree.to(PLACE)).run().succeeded();
     let ran = push(&field, "-H a,b,c --from b", &format!("{PLACE}/tree")).run();
-    assert!(ran.succeeded().out().starts_with("pushed 4 files, 2.1 MB to a, c in "), "{ran}");
+    assert!(
+        ran.succeeded().out().starts_with("pushed 4 files, 2.1 MB to /tmp/copied on a, c in "),
+        "{ran}"
+    );
     hosts.iter().for_each(|host| tree.is_on(&field, host, PLACE));
 }
 
@@ -260,7 +263,7 @@ fn a_host_that_is_lost_is_left_out() {
     kill_on(&field, "b");
     let ran = running.finish_first();
     ran.ended_with(206).says(&["going on with a, c", "error: not complete: b", "node b is lost"]);
-    assert!(ran.out().starts_with("pushed 4 files, 25 MB to a, c in "), "{ran}");
+    assert!(ran.out().starts_with("pushed 4 files, 25 MB to /tmp/copied on a, c in "), "{ran}");
     ran.hints("not sent again by rlaunch push");
     ["a", "c"].iter().for_each(|host| tree.is_on(&field, host, PLACE));
     // Files that are there are whole.
@@ -354,7 +357,7 @@ fn behind_a_jump_host_the_job_carries_the_bytes() {
     let words = format!("-H far --ssh-config {}", config.display());
     let ran = push(&field, &words, &tree.to(PLACE)).run();
     let out = ran.succeeded().out().into_owned();
-    assert!(out.starts_with("pushed 4 files, 3.1 MB to far in "), "{ran}");
+    assert!(out.starts_with("pushed 4 files, 3.1 MB to /tmp/copied on far in "), "{ran}");
     // Why it may be slow.
     assert!(!ran.said().is_empty(), "{ran}");
     tree.is_on(&field, "b", PLACE);

@@ -35,8 +35,6 @@ pub enum CachedKind {
     /// An agent, and the prover beside it.
     Agent,
     Library,
-    /// What the copier knows of files that were copied.
-    Copies,
 }
 
 /// State of a directory in a cache.

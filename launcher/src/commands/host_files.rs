@@ -188,7 +188,6 @@ fn describe_cache(host: &str, report: &CacheReport) -> String {
         let kind = match found.kind {
             CachedKind::Agent => "agent",
             CachedKind::Library => "library",
-            CachedKind::Copies => "copies",
         };
         let state = match &found.state {
             CachedState::Idle => format!("not used for {}", age(found.idle)),

@@ -35,8 +35,6 @@ const DIGITS: usize = 32;
 /// Number of directories of each kind (builds, libraries) that are kept regardless of age: those
 /// used last.
 const KEEP_NEWEST: usize = 3;
-/// Directory with the indexes of the copier.
-const COPIES: &str = "copy";
 /// Time since its last use after which an unused directory is removed.
 const RECENT_AGE: Duration = Duration::from_hours(7 * 24);
 /// Time since its last use after which an unused directory is removed if the cache is too large. A
@@ -404,8 +402,6 @@ fn visit(directory: &Path, clean: bool) -> Vec<CachedDirectory> {
                 CachedKind::Agent
             } else if name.starts_with(LIBRARY_PREFIX) {
                 CachedKind::Library
-            } else if name == COPIES {
-                CachedKind::Copies
             } else {
                 return None;
             };
@@ -527,7 +523,8 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let build = cache.path().join("0123456789abcdef0123456789abcdef");
         let library = cache.path().join("library-00");
-        let copies = cache.path().join(COPIES);
+        // By its notes, what was copied can be listed and removed: `rlaunch push --prune`.
+        let copies = cache.path().join("copy");
         for directory in [&build, &library, &copies, &cache.path().join("mine")] {
             fs::create_dir(directory).unwrap();
             fs::write(directory.join("file"), [0; 1000]).unwrap();
@@ -535,17 +532,17 @@ mod tests {
         symlink("/", cache.path().join("library-link")).unwrap();
         let listed = visit(cache.path(), false);
         let kinds: Vec<_> = listed.iter().map(|found| (found.kind, found.size)).collect();
-        let expected = [CachedKind::Agent, CachedKind::Copies, CachedKind::Library];
+        let expected = [CachedKind::Agent, CachedKind::Library];
         assert_eq!(kinds, expected.map(|kind| (kind, 1000)));
         assert!(listed.iter().all(|found| found.state == CachedState::Idle));
         assert!(build.exists() && library.exists());
         super::hold(library.clone());
         let states: Vec<_> =
             visit(cache.path(), true).into_iter().map(|found| found.state).collect();
-        assert_eq!(states, [CachedState::Removed, CachedState::Removed, CachedState::InUse]);
+        assert_eq!(states, [CachedState::Removed, CachedState::InUse]);
         assert!(
             !build.exists()
-                && !copies.exists()
+                && copies.exists()
                 && library.exists()
                 && cache.path().join("mine").exists()
         );

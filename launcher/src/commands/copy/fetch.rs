@@ -51,7 +51,8 @@ pub(crate) async fn run_fetch(args: FetchArgs, line: &CommandLine) -> Result<Exi
         args: args.copy,
     };
     let mut left_out = Vec::new();
-    let copied = super::run(&copy, &line.config, &mut left_out).await?;
+    let explained = |failed: Failed| failed.hint(place_hint(&args.path));
+    let copied = super::run(&copy, &line.config, &mut left_out).await.map_err(explained)?;
     if copy.args.json {
         let seconds = copied.seconds;
         let report = GroupReport { paths, destination, hosts: copied.hosts };
@@ -59,7 +60,15 @@ pub(crate) async fn run_fetch(args: FetchArgs, line: &CommandLine) -> Result<Exi
     } else {
         stdout::print(&format!("{}\n", fetched(&copied, &args.directory)));
     }
-    conclude(&left_out, true)
+    conclude(&left_out, true).map_err(explained)
+}
+
+/// Says which path of hosts a relative one is, since ranks that are started here run in another directory.
+fn place_hint(path: &str) -> Option<String> {
+    let is_relative = !path.starts_with(['/', '~']);
+    let here = std::env::current_dir().ok().filter(|_| is_relative)?.join(path);
+    let here = shown(here.as_os_str());
+    Some(format!("{path} begins in the home directory of hosts; that of this directory is {here}"))
 }
 
 /// Returns the directory as an absolute path: a relative one would begin in the home directory.

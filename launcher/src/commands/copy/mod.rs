@@ -166,7 +166,8 @@ pub(crate) async fn run(
             AttemptEnd::TooLarge { failed, .. } => return Err(failed),
             AttemptEnd::Without { lost, rest } if rest.is_empty() => {
                 left_out.push(lost);
-                return Err(failure_of(left_out, !matches!(copy.way, Way::Image { .. })));
+                let is_image = matches!(copy.way, Way::Image { .. });
+                return Err(failure_of(left_out, !is_image && received.values().any(|of| *of > 0)));
             }
             AttemptEnd::Without { lost, rest } => {
                 messages::warn(&format!("{}; going on with {}", lost.why, text::list(&rest)));

@@ -126,7 +126,8 @@ pub(crate) async fn run_push(args: &PushArgs, line: &CommandLine) -> Result<Exit
             Ok(copied) => {
                 if !args.copy.json {
                     let files = copied.hosts.iter().map(|host| host.files).max().unwrap_or(0);
-                    stdout::print(&format!("{}\n", pushed(&count(files), &copied)));
+                    let line = pushed(&count(files), Some(&destination), &copied);
+                    stdout::print(&format!("{line}\n"));
                 }
                 seconds += copied.seconds;
                 reports.push(GroupReport { paths, destination, hosts: copied.hosts });
@@ -174,7 +175,7 @@ async fn push_image(
             stdout::print(&format!("{word} was on {hosts}\n"));
         }
         if !copied.hosts.is_empty() {
-            stdout::print(&format!("{}\n", pushed(&shown(word.as_ref()), &copied)));
+            stdout::print(&format!("{}\n", pushed(&shown(word.as_ref()), None, &copied)));
         }
     }
     let Copied { mut hosts, seconds } = copied;
@@ -201,14 +202,15 @@ pub(super) fn json(
     output::json(&CopyReport { v: VERSION, seconds, copies, failed: failed.collect() })
 }
 
-/// Formats the line at the end: `pushed 12 files, 2.1 GB to a, b, c in 9.8 s (184 MB/s; 300 MB were there)`.
-fn pushed(what: &str, copied: &Copied) -> String {
+/// Formats the line at the end: `pushed 12 files, 2.1 GB to ~/models on a, b, c in 9.8 s (184 MB/s; 300 MB were there)`.
+fn pushed(what: &str, place: Option<&str>, copied: &Copied) -> String {
     let bytes = copied.hosts.iter().map(|host| host.bytes).max().unwrap_or(0);
     // The host that received most tells how much had to travel.
     let sent = copied.hosts.iter().map(|host| host.received).max().unwrap_or(0).min(bytes);
     let (size, hosts) = (amount(bytes), names(copied));
+    let place = place.map_or(String::new(), |place| format!("{} on ", shown(place.as_ref())));
     let how = how_fast(bytes, sent, copied.seconds);
-    format!("pushed {what}, {size} to {hosts} in {:.1} s{how}", copied.seconds)
+    format!("pushed {what}, {size} to {place}{hosts} in {:.1} s{how}", copied.seconds)
 }
 
 /// Lists the hosts of a copy, so that no name changes the terminal.
@@ -254,25 +256,31 @@ mod tests {
     fn line(received: &[u64]) -> String {
         let names = ["a", "b", "c"];
         let hosts = names.iter().zip(received).map(|(name, received)| host(name, *received));
-        pushed("12 files", &Copied { hosts: hosts.collect(), seconds: 9.84 })
+        pushed("12 files", Some("/data"), &Copied { hosts: hosts.collect(), seconds: 9.84 })
     }
 
     #[test]
     fn the_last_line_says_what_was_sent_and_what_was_there() {
         let all = 2_100_000_000;
-        assert_eq!(line(&[9]), "pushed 12 files, 2.1 GB to a in 9.8 s (2.1 GB were there)");
-        assert_eq!(line(&[all, all]), "pushed 12 files, 2.1 GB to a, b in 9.8 s (213 MB/s)");
+        assert_eq!(
+            line(&[9]),
+            "pushed 12 files, 2.1 GB to /data on a in 9.8 s (2.1 GB were there)"
+        );
+        assert_eq!(
+            line(&[all, all]),
+            "pushed 12 files, 2.1 GB to /data on a, b in 9.8 s (213 MB/s)"
+        );
         assert_eq!(
             line(&[1_800_000_000, 0, 5]),
-            "pushed 12 files, 2.1 GB to a, b, c in 9.8 s (183 MB/s; 300 MB were there)"
+            "pushed 12 files, 2.1 GB to /data on a, b, c in 9.8 s (183 MB/s; 300 MB were there)"
         );
         let named = |name: &str| {
             let hosts = vec![HostCopy { host: name.into(), ..host("a", 0) }];
-            pushed("12 files", &Copied { hosts, seconds: 1.0 })
+            pushed("12 files", None, &Copied { hosts, seconds: 1.0 })
         };
         let unsafe_name = named("a\x1b[2J\nb");
         assert!(!unsafe_name.contains(char::is_control), "{unsafe_name:?}");
-        assert_eq!(line(&[0]), "pushed 12 files, 2.1 GB to a in 9.8 s (all were there)");
+        assert_eq!(line(&[0]), "pushed 12 files, 2.1 GB to /data on a in 9.8 s (all were there)");
     }
 
     #[test]
