@@ -36,7 +36,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("launcher/hosts/addresses bootstrap/rendezvous worker/network/rendezvous", "oob services lost hello mpi horovod abuse", "launching"),
     // Ranks, their environment, their devices.
     ("launcher/map", "placement hosts hello network starters", "launching"),
-    ("launcher/program.rs launcher/cli/lower/apps.rs worker/ranks/prepare.rs", "starters missing environment dry_run", "launching"),
+    ("launcher/program.rs launcher/cli/lower/apps.rs worker/ranks/prepare", "starters missing environment dry_run", "launching"),
     ("launcher/env launcher/rank_config", "environment frameworks starters placement network gpu mpi singleton missing horovod report config shells", "launching selection"),
     ("launcher/selection", "network guides", "selection guides mesh"),
     ("launcher/mesh launcher/run/rendezvous/mesh_proof.rs launcher/run/links.rs worker/agent/mesh worker/prover bootstrap/protocol/mesh.rs", "", "mesh mesh_faults mesh_killed mesh_watch iwarp prover selection guides launching"),
