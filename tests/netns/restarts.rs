@@ -2,7 +2,7 @@
 
 use crate::running::Outcome;
 use crate::support::{Field, launch_directory};
-use crate::training::{PATIENCE, TRAIN, project};
+use crate::training::{ONE_THREAD, PATIENCE, TRAIN, project};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_lab::{Process, python};
@@ -136,7 +136,8 @@ fn killed_in_the_middle(
     let _kept = field.scratch(&["a"], "/tmp/kept");
     field.on("a", "mkdir /tmp/kept");
     let start = |options: &str, words: &str| {
-        let run = field.rlaunch(&format!("-H {hosts}{preload}{options} {script}{words}"));
+        let line = format!("-H {hosts} {ONE_THREAD}{preload}{options} {script}{words}");
+        let run = field.rlaunch(&line);
         run.in_directory(directory.path()).within(bound).spawn()
     };
     let whole = start("", "").finish();

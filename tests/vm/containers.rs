@@ -66,7 +66,7 @@ fn rdma_works_between_containers() {
          sh -c",
         field.shared("comm-suite")
     );
-    let line = "test -e /run/.containerenv && exec \"$RLAUNCH_PRELOAD_DIR\"/comm-suite traffic 10";
+    let line = "test -e /run/.containerenv && exec \"$RLAUNCH_PRELOAD_DIR\"/comm-suite traffic 3";
     let ran = field.rlaunch(&words, &[line]);
     ran.succeeded().says(" paths up, RoCE v2");
     assert!(ran.out.contains("rounds of messages among 2 ranks\n"), "{ran}");

@@ -27,7 +27,6 @@ mod mesh;
 mod mesh_faults;
 mod mesh_killed;
 mod mesh_watch;
-mod network_plan;
 mod prover;
 mod selection;
 mod stacks;

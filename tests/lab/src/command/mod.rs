@@ -5,7 +5,7 @@ pub(crate) mod background;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -52,15 +52,18 @@ pub fn show(operation: &str, command: &mut Command) -> Result<(), LabError> {
     checked(operation, command, Output { status, stdout: Vec::new(), stderr: Vec::new() }).map(drop)
 }
 
-/// Polls `condition` every 5 ms until it is true. Fails after `limit` with an error that names
-/// `what`.
+/// Polls `condition` until it is true: every 5 ms at first. Fails after `limit` with an error that names `what`.
 pub fn wait_until(
     limit: Duration,
     what: &str,
     mut condition: impl FnMut() -> Result<bool, LabError>,
 ) -> Result<(), LabError> {
     let start = Stopwatch::start();
-    while !condition()? {
+    loop {
+        let began = Instant::now();
+        if condition()? {
+            return Ok(());
+        }
         if start.elapsed() >= limit {
             return Err(LabError::Deadline {
                 what: what.into(),
@@ -68,9 +71,16 @@ pub fn wait_until(
                 detail: String::new(),
             });
         }
-        thread::sleep(Duration::from_millis(5));
+        thread::sleep(pause(start.elapsed(), began.elapsed()));
     }
-    Ok(())
+}
+
+/// Returns the time from one look to the next, after looks for `waited` of which the last took `look`. Many looks, or long
+/// ones, would keep a processor busy that the awaited processes need.
+fn pause(waited: Duration, look: Duration) -> Duration {
+    const SHORTEST: Duration = Duration::from_millis(5);
+    const LONGEST: Duration = Duration::from_millis(50);
+    (waited / 50).clamp(SHORTEST, LONGEST).max(look.min(10 * LONGEST))
 }
 
 /// Calls `act` with each item in a thread of its own; returns the results in order, or the first error.
@@ -150,5 +160,14 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "echo 'hi'", "", "a=b"]);
         assert_eq!(display(&command), r"sh -c 'echo '\''hi'\''' '' a=b");
+    }
+
+    #[test]
+    fn looks_become_rarer() {
+        let at = |waited, look| {
+            pause(Duration::from_millis(waited), Duration::from_millis(look)).as_millis()
+        };
+        assert_eq!((at(0, 0), at(1000, 1), at(10_000, 1)), (5, 20, 50));
+        assert_eq!((at(0, 80), at(10_000, 80), at(0, 10_000)), (80, 80, 500));
     }
 }

@@ -70,7 +70,12 @@ for at in $before; do
 done
 
 cd /
-$(command -v sshd) -f /run/rlaunch-lab/sshd_config -E /run/rlaunch-lab/sshd.log
+# It does not start itself once more for each connection, but for versions that have another program for these.
+again=-r
+for program in /usr/lib*/openssh/sshd-session; do
+    [ ! -e "$program" ] || again=
+done
+$(command -v sshd) $again -f /run/rlaunch-lab/sshd_config -E /run/rlaunch-lab/sshd.log
 while :; do
     sleep "$keeper" &
     wait || :

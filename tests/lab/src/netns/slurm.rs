@@ -157,7 +157,7 @@ SlurmdLogFile=DIRECTORY/slurmd.log
 SlurmdParameters=config_overrides
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-SchedulerParameters=batch_sched_delay=0,sched_interval=1
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 ReturnToService=2
 InactiveLimit=0
 KillWait=3

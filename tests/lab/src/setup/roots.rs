@@ -1,6 +1,7 @@
 //! Root directories of Debian's packages: of a machine with a real systemd, whatever process 1 this machine has, and of an
 //! image with an MPI library.
 
+use crate::command::background::Background;
 use crate::command::{run, with_spinner};
 use crate::{LabError, setup};
 use std::path::PathBuf;
@@ -43,20 +44,12 @@ pub static MPI_IMAGE: Root = Root {
 impl Root {
     /// Returns the directory. Nothing may write to it.
     pub fn make(&self) -> Result<PathBuf, LabError> {
-        let Root { name, what, packages } = self;
-        let recipe = packages.iter().copied().chain([setup::DEBIAN]);
-        let place = setup::cache().join(setup::recipe_name(name, recipe));
+        let (place, what) = (self.place(), self.what);
         if place.is_dir() {
             return Ok(place);
         }
         println!("making {what} in {} (once, about a minute)", place.display());
-        let make = || {
-            let mut command = Command::new("sh");
-            command.args(["-c", setup::DEBIAN, "debian.sh"]).arg(&place);
-            command.arg("machine").args(*packages);
-            command.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
-            run(&format!("make {what}"), &mut command)
-        };
+        let make = || run(&format!("make {what}"), &mut self.command());
         with_spinner(format!("making {what}"), || {
             make().or_else(|_| {
                 // The package lists may be missing, or older than the packages.
@@ -65,5 +58,25 @@ impl Root {
             })
         })?;
         Ok(place)
+    }
+
+    /// Starts making the directory in the background, unless it exists. Dropping the handle ends that.
+    pub(crate) fn make_beside(&self) -> Option<Background> {
+        // A failure is reported by `make` when the directory is needed.
+        let is_missing = !self.place().is_dir();
+        is_missing.then(|| Background::start(self.command()).ok()).flatten()
+    }
+
+    fn place(&self) -> PathBuf {
+        let recipe = self.packages.iter().copied().chain([setup::DEBIAN]);
+        setup::cache().join(setup::recipe_name(self.name, recipe))
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", setup::DEBIAN, "debian.sh"]).arg(self.place());
+        command.arg("machine").args(self.packages);
+        command.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
+        command
     }
 }

@@ -1,12 +1,16 @@
 //! Stages without hosts: set-up, lints and build, unit tests, simulation, fuzzing.
 
 use std::process::Command;
+use std::thread;
+
+use serde_json::Value;
 
 use super::ledger::Tally;
 use super::nextest::{TestPrograms, Tests};
 use super::tool::DENY;
 use super::{TestPlan, advisories, check, failed, fuzz, report};
 use crate::LabError;
+use crate::dist::workspace_build::write_wrapper;
 use crate::dist::{self, Profile, TEST_FEATURES, aarch64};
 use crate::setup::{self, PackageSet};
 
@@ -62,9 +66,9 @@ pub(super) fn build(plan: &TestPlan) -> Result<Tally, LabError> {
 /// in which its last known vulnerability was fixed. With `online`, also checks against RustSec's
 /// current database.
 pub fn check_dependencies(online: bool) -> Tally {
-    let mut tally = match DENY.cargo() {
+    let mut tally = match DENY.command() {
         Ok(mut deny) => {
-            deny.args(["deny", "--config", ".deny.toml", "--all-features"]);
+            deny.args(["--config", ".deny.toml", "--all-features"]);
             deny.args(["check", "--hide-inclusion-graph", "bans", "licenses", "sources"]);
             check(deny.args(online.then_some("advisories")))
         }
@@ -90,16 +94,39 @@ pub(super) fn unit(plan: &TestPlan) -> Result<Tally, LabError> {
 pub(super) fn selected(plan: &TestPlan, programs: &TestPrograms) -> Tests {
     let mut tests = programs.select("default", plan.unit_tests(), plan);
     tests.is_of_caller = true;
+    // A third of their time they wait, for a process or a time limit.
+    tests.threads = thread::available_parallelism().ok().map(|number| number.get() * 3 / 2);
     tests
 }
 
-/// Runs the examples in doc comments.
+/// Runs the examples in doc comments. Cargo asks rustdoc for those of all libraries, also where a manifest says that there
+/// are none, which takes as long as to check the crate.
 fn doc_tests(plan: &TestPlan) -> Result<Tally, LabError> {
     let mut doc = dist::cargo();
     doc.args(["test", "--doc", "--profile", "lab", "--no-fail-fast", "--workspace"]);
     doc.args(["--features", TEST_FEATURES]).args(&plan.filter);
     dist::link_as_tests_are(&mut doc)?;
+    let skipping = rustdoc_for(&crates_with_examples(&dist::metadata("ask cargo for its crates")?));
+    doc.env("RUSTDOC", write_wrapper(&dist::target_directory()?, &skipping)?);
     Ok(check(&mut doc))
+}
+
+/// Lists the crates whose manifests do not say that their doc comments have no examples.
+fn crates_with_examples(metadata: &Value) -> Vec<String> {
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let targets = packages.flat_map(|package| package["targets"].as_array().into_iter().flatten());
+    let names = targets.filter(|target| target["doctest"] == true);
+    names.filter_map(|target| Some(target["name"].as_str()?.replace('-', "_"))).collect()
+}
+
+/// Returns a script that starts rustdoc, but not for other crates than these.
+fn rustdoc_for(crates: &[String]) -> String {
+    let known: String =
+        crates.iter().map(|name| format!("    *' --crate-name {name} '*) ;;\n")).collect();
+    format!(
+        "#!/usr/bin/env bash\ncase \" $* \" in\n{known}    *' --crate-name '*) exit ;;\nesac\n\
+         exec rustdoc \"$@\"\n"
+    )
 }
 
 /// Simulates with fixed seeds, and with some that depend on the commit, and one copy to many hosts.
@@ -142,4 +169,31 @@ pub(super) fn fuzz(plan: &TestPlan) -> Result<Tally, LabError> {
         Some(names) => println!("targets whose sources have changed: {}", names.join(" ")),
     }
     fuzz::run(&options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn rustdoc_is_started_for_crates_with_examples_alone() {
+        let target = |name: &str, doctest: bool| json!({ "name": name, "doctest": doctest });
+        let targets = [target("rlaunch-verbs", true), target("rlaunch-sys", false)];
+        let crates = crates_with_examples(&json!({ "packages": [{ "targets": targets }] }));
+        assert_eq!(crates, ["rlaunch_verbs"]);
+        let script = rustdoc_for(&crates).replace("exec rustdoc", "echo");
+        let printed = |words: &str| {
+            let mut bash = Command::new("bash");
+            let output =
+                bash.args(["-c", &script, "rustdoc"]).args(words.split(' ')).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        assert_eq!(
+            printed("--crate-name rlaunch_verbs --test"),
+            "--crate-name rlaunch_verbs --test\n"
+        );
+        assert_eq!(printed("--crate-name rlaunch_sys --test"), "");
+        assert_eq!(printed("--version"), "--version\n");
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! The instrumentation is LLVM's own and needs no nightly compiler: the flags are those that
 //! cargo-fuzz passes. Only crates of this workspace are instrumented; all others are shared with
-//! the build of the tests.
+//! the build of the tests. Where nothing is searched for, known inputs are replayed by a program that the tests build
+//! anyway: the instrumented one takes longer to build than all of them to run.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -42,6 +43,9 @@ const AT_ONCE: usize = 2;
 const LONGEST: &str = "8192";
 /// Limits of a target: seconds for one input, MiB of memory.
 const LIMITS: [&str; 2] = ["-timeout=10", "-rss_limit_mb=2048"];
+/// Program that replays inputs, and the seconds it has for those of a target, which take one.
+const REPLAYER: &str = "rlaunch-fuzz";
+const REPLAY_SECONDS: &str = "60";
 
 /// Targets to fuzz, and for how long after their known inputs were replayed.
 #[derive(Debug, Clone)]
@@ -60,11 +64,16 @@ impl FuzzOptions {
         let is_searched = searched.is_none_or(|some| some.iter().any(|name| name == target));
         if is_searched { self.seconds } else { 0 }
     }
+
+    /// Returns whether any target searches for new inputs.
+    fn is_search(&self) -> bool {
+        self.seconds > 0 && self.searched.as_ref().is_none_or(|some| !some.is_empty())
+    }
 }
 
 /// Fuzzes the targets, and counts each as one check.
 pub fn run(options: &FuzzOptions) -> Result<Tally, LabError> {
-    let fuzzer = Fuzzer::build()?;
+    let fuzzer = if options.is_search() { Fuzzer::build()? } else { Fuzzer::replayer()? };
     let all = fuzzer.targets()?;
     let wanted = options.targets.clone().unwrap_or_else(|| all.clone());
     if let Some(unknown) = wanted.iter().find(|target| !all.contains(target)) {
@@ -89,6 +98,8 @@ pub fn run(options: &FuzzOptions) -> Result<Tally, LabError> {
 #[derive(Debug)]
 struct Fuzzer {
     program: PathBuf,
+    /// Whether the program is libFuzzer, and not the one that only replays.
+    can_search: bool,
     /// Inputs found in this and earlier runs, by target.
     found: PathBuf,
 }
@@ -104,13 +115,22 @@ impl Fuzzer {
         build.args(["--features", TEST_FEATURES]);
         build.env("RUSTC_WORKSPACE_WRAPPER", write_wrapper(&target, WRAPPER)?);
         let program = program_of("build the fuzzer", &mut build, PROGRAM)?;
-        Ok(Fuzzer { program, found: target.join("fuzz/found") })
+        Ok(Fuzzer { program, can_search: true, found: target.join("fuzz/found") })
+    }
+
+    /// Takes the program that replays known inputs from the build of the tests.
+    fn replayer() -> Result<Fuzzer, LabError> {
+        let program = dist::build_everything()?.program(REPLAYER)?;
+        let found = dist::target_directory()?.join("fuzz/found");
+        Ok(Fuzzer { program, can_search: false, found })
     }
 
     /// Lists the names of all targets.
     fn targets(&self) -> Result<Vec<String>, LabError> {
         let mut list = Command::new(&self.program);
-        let listed = printed("list what is fuzzed", list.env("RLAUNCH_FUZZ", "list"))?;
+        let list =
+            if self.can_search { list.env("RLAUNCH_FUZZ", "list") } else { list.arg("list") };
+        let listed = printed("list what is fuzzed", list)?;
         Ok(listed.lines().map(str::to_owned).collect())
     }
 
@@ -120,6 +140,22 @@ impl Fuzzer {
         let [found, wrong] = [target, "wrong"].map(|name| self.found.join(name));
         make_dir(&found)?;
         make_dir(&wrong)?;
+        let corpus = dist::workspace().join("tests/fuzz/corpus").join(target);
+        let corpus = Some(corpus).filter(|corpus| corpus.exists());
+        if !self.can_search {
+            let mut replay = Command::new("timeout");
+            replay.arg(REPLAY_SECONDS).arg(&self.program).args([target]).arg(&found).args(corpus);
+            return Ok(match printed(&format!("replay {target}"), &mut replay) {
+                Ok(said) => {
+                    println!("{target:<13} {}", said.trim_end());
+                    true
+                }
+                Err(error) => {
+                    println!("{target}: {error}");
+                    false
+                }
+            });
+        }
         let mut fuzz = Command::new(&self.program);
         fuzz.env("RLAUNCH_FUZZ", target).env("RLAUNCH_FUZZ_SEEDS", &found);
         fuzz.args(LIMITS).arg(&found).arg(format!("-max_len={LONGEST}"));
@@ -128,8 +164,7 @@ impl Fuzzer {
             _ => fuzz.arg(format!("-max_total_time={seconds}")),
         };
         fuzz.arg(format!("-artifact_prefix={}/{target}-", wrong.display()));
-        let corpus = dist::workspace().join("tests/fuzz/corpus").join(target);
-        fuzz.args(Some(corpus).filter(|corpus| corpus.exists()));
+        fuzz.args(corpus);
         match run_command(&format!("fuzz {target}"), &mut fuzz) {
             Ok(output) => {
                 let log = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -140,7 +175,7 @@ impl Fuzzer {
             Err(error) => {
                 println!("{target}: {error}");
                 let files = wrong.display();
-                println!("replay: cargo run -p rlaunch-fuzz -- {target} FILE   (files: {files})");
+                println!("replay: cargo run -p {REPLAYER} -- {target} FILE   (files: {files})");
                 Ok(false)
             }
         }

@@ -33,7 +33,8 @@ use std::time::Duration;
 
 use crate::command::background::Background;
 use crate::command::display;
-use crate::setup::{self, PackageSet, mpi, python};
+use crate::netns::cgroup;
+use crate::setup::{self, PackageSet, mpi, python, roots};
 use crate::{LabError, dist};
 use changed::Checkout;
 use ledger::{Ledger, StageClock, Tally};
@@ -145,12 +146,32 @@ impl TestPlan {
         }
     }
 
-    /// Starts building the virtual environments that tests on hosts are likely to need.
-    fn build_venvs(&self) -> Vec<Background> {
-        let is_about = |names: &[&str]| {
-            let filter = self.filter.as_ref();
-            filter.is_none_or(|filter| names.iter().any(|name| filter.contains(name)))
+    /// Tells whether what is run may have one of these names in its name.
+    fn is_about(&self, names: &[&str]) -> bool {
+        let filter = self.filter.as_ref();
+        filter.is_none_or(|filter| names.iter().any(|name| filter.contains(name)))
+    }
+
+    /// Starts making the root directories that tests on hosts are likely to need.
+    fn make_roots(&self) -> Vec<Background> {
+        let roots = [
+            ("detached", "logout", &roots::SYSTEMD),
+            ("up_systemd", "systemd", &roots::NETWORKED),
+            ("images", "mpi", &roots::MPI_IMAGE),
+        ];
+        let is_wanted = |file: &str, name: &str| {
+            self.reach.netns.includes(file)
+                && self.is_about(&[file, name])
+                && (file == "images" || cgroup::are_available())
         };
+        let wanted = roots.into_iter().filter(|(file, name, _)| is_wanted(file, name));
+        wanted.filter_map(|(_, _, root)| root.make_beside()).collect()
+    }
+
+    /// Starts building the virtual environments that tests on hosts are likely to need. One that is made of another begins
+    /// once that is there.
+    fn build_venvs(&self) -> Vec<Background> {
+        let is_about = |names: &[&str]| self.is_about(names);
         let mut builds = Vec::new();
         if self.reach.netns.includes("mpi") && is_about(&["mpi"]) {
             builds.extend(mpi::build_beside());
@@ -247,15 +268,16 @@ pub fn test(plan: &TestPlan) -> bool {
         report(SETUP, &error);
     }
     // Builds in the background, which end with this function at the latest.
-    let (mut image, mut venvs) = (None, None);
+    let (mut image, mut roots, mut venvs) = (None, None, Vec::new());
     for stage in stages {
         // The first stage installs packages that these need.
         let is_set_up = stage.name != SETUP;
         if with_guests && image.is_none() && is_set_up {
             image = vm::start_image();
         }
-        if with_hosts && venvs.is_none() && is_set_up {
-            venvs = Some(plan.build_venvs());
+        if with_hosts && is_set_up && stage.name != vm::NAME {
+            roots.get_or_insert_with(|| plan.make_roots());
+            venvs.extend(plan.build_venvs());
         }
         let budget = Duration::from_secs(stage.seconds);
         let free = setup::free_space(&target);

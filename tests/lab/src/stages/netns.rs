@@ -18,7 +18,7 @@ pub(super) const NAME: &str = "netns";
 /// Name of the soak for `--filter`.
 const SOAK: &str = "soak";
 /// Number of jobs of each soak (one on a quiet machine, one on a busy machine), and of hosts.
-const SOAK_LAUNCHES: usize = 40;
+const SOAK_LAUNCHES: usize = 20;
 const SOAK_HOSTS: usize = 16;
 
 pub(super) fn test(plan: &TestPlan) -> Result<Tally, LabError> {

@@ -25,8 +25,8 @@ pub(super) struct TestPrograms {
 impl TestPrograms {
     /// Builds what is missing; after [`dist::build_everything`] nothing is.
     pub(super) fn build() -> Result<TestPrograms, LabError> {
-        let mut list = NEXTEST.cargo()?;
-        list.args(["nextest", "list", "--cargo-profile", dist::Profile::Lab.name()]);
+        let mut list = NEXTEST.command()?;
+        list.args(["list", "--cargo-profile", dist::Profile::Lab.name()]);
         list.args(["--workspace", "--features", dist::TEST_FEATURES]);
         list.args(["--list-type", "binaries-only", "--message-format", "json"]);
         dist::link_as_tests_are(&mut list)?;
@@ -48,6 +48,7 @@ impl TestPrograms {
             filter: plan.filter.clone(),
             are_ignored: plan.ignored,
             is_of_caller: false,
+            threads: None,
         }
     }
 }
@@ -80,6 +81,8 @@ pub(super) struct Tests {
     are_ignored: bool,
     /// Whether they run as the account that called sudo rather than as root.
     pub(super) is_of_caller: bool,
+    /// Number of tests at once, if it is not that of the profile.
+    pub(super) threads: Option<usize>,
 }
 
 impl Tests {
@@ -130,6 +133,9 @@ impl Tests {
         command.args(["--no-fail-fast", "--no-tests", "pass", "--message-format", "libtest-json"]);
         command.args(["--run-ignored", self.run_ignored()]);
         command.env("NEXTEST_EXPERIMENTAL_LIBTEST_JSON", "1");
+        if let Some(threads) = self.threads {
+            command.arg("--test-threads").arg(threads.to_string());
+        }
         if times > 1 {
             command.arg("--stress-count").arg(times.to_string());
         }

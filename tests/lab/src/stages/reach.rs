@@ -36,7 +36,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("launcher/hosts/addresses bootstrap/rendezvous worker/network/rendezvous", "oob services lost hello mpi horovod abuse", "launching"),
     // Ranks, their environment, their devices.
     ("launcher/map", "placement hosts hello network starters", "launching"),
-    ("launcher/program.rs launcher/cli/lower/apps.rs worker/ranks/prepare.rs", "starters missing environment dry_run", "launching"),
+    ("launcher/program.rs launcher/cli/lower/apps.rs worker/ranks/prepare", "starters missing environment dry_run", "launching"),
     ("launcher/env launcher/rank_config", "environment frameworks starters placement network gpu mpi singleton missing horovod report config shells", "launching selection"),
     ("launcher/selection", "network guides", "selection guides mesh"),
     ("launcher/mesh launcher/run/rendezvous/mesh_proof.rs launcher/run/links.rs worker/agent/mesh worker/prover bootstrap/protocol/mesh.rs", "", "mesh mesh_faults mesh_killed mesh_watch iwarp prover selection guides launching"),
@@ -66,8 +66,8 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("launcher/commands/copy launcher/schemas/copy.schema.json launcher/schemas/images.schema.json worker/copier bootstrap/copy", "copy copy_images sync packages shipped", ""),
     // What is wrong with hosts.
     ("launcher/checks launcher/findings launcher/commands/doctor worker/diagnosis worker/node/diagnostics bootstrap/protocol/diagnosis.rs", "doctor hello monitor", "doctor"),
-    ("launcher/commands/network worker/network/cabling bootstrap/protocol/network.rs", "network_plan doctor field", "network_plan"),
-    ("launcher/commands/up launcher/commands/changes.rs launcher/up worker/changes bootstrap/protocol/changes", "up up_faults up_systemd network_plan", ""),
+    ("launcher/commands/network worker/network/cabling bootstrap/protocol/network.rs", "network_plan doctor field", "guides"),
+    ("launcher/commands/up launcher/commands/changes.rs launcher/up worker/changes bootstrap/protocol/changes", "up up_faults up_systemd network_plan", "guides"),
     // Measurements and libraries.
     ("launcher/commands/bench launcher/plot launcher/schemas worker/comm/bench bootstrap/bench.rs", "bench doctor report topo", "bench"),
     ("worker/verbs", "", "verbs counts prover mesh iwarp communicator bench"),

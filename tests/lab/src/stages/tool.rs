@@ -48,17 +48,11 @@ pub(super) const NEXTEST: Tool = Tool {
 };
 
 impl Tool {
-    /// Makes a cargo command that finds the subcommand, which is installed if needed.
-    pub(super) fn cargo(&self) -> Result<Command, LabError> {
-        let program = self.program()?;
-        let mut command = dist::cargo();
-        // Cargo finds subcommands on the PATH; started by it, they use the same cargo as the lab.
-        let directory = program.parent().map(PathBuf::from).unwrap_or_default();
-        let path = env::var_os("PATH").unwrap_or_default();
-        let paths = std::iter::once(directory).chain(env::split_paths(&path));
-        if let Ok(path) = env::join_paths(paths) {
-            command.env("PATH", path);
-        }
+    /// Makes a command as cargo would make it of the subcommand. By way of cargo it would have to be on the PATH, on whose
+    /// value a build script depends: what that builds would be built again after each call.
+    pub(super) fn command(&self) -> Result<Command, LabError> {
+        let mut command = dist::as_caller(self.program()?.into());
+        command.arg(self.name.strip_prefix("cargo-").unwrap_or(self.name));
         Ok(command)
     }
 

@@ -100,7 +100,7 @@ impl Guest<'_> {
         // tenth of an emulated processor's time.
         format!(
             "console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off no_timer_check \
-             init_on_alloc=0 transparent_hugepage=never no5lvl \
+             init_on_alloc=0 transparent_hugepage=never no5lvl apparmor=0 kfence.sample_interval=0 \
              lab.name={} lab.hosts={} lab.addresses={} lab.mtu={FABRIC_MTU} lab.rdma={DRIVERS}{}",
             self.name(),
             hosts.join(","),

@@ -4,11 +4,13 @@
 //! | file | contents |
 //! |---|---|
 //! | `host_network.rs` | interfaces of this host, and whether they can send beacons; running `ip` |
+//! | `ip_lists.rs` | what `ip` lists, and the words by which it comes back |
 //! | `record.rs` | what changes may cost, and how it comes back |
 //! | `trial.rs` | changes on trial; the guardian that undoes them if the agent is killed |
 //! | `probes.rs` | beacons that find the other end of a cable; probes between new addresses |
 
 mod host_network;
+mod ip_lists;
 mod probes;
 pub(crate) mod record;
 pub(crate) mod trial;

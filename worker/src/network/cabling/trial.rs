@@ -1,7 +1,8 @@
 //! Changes on trial, and the guardian that undoes them if the agent is killed.
 
 use super::host_network::{COMMAND_INTERVAL, COMMAND_TIMEOUT, TOO_LONG};
-use super::record::{self, Address, Record};
+use super::ip_lists::{Address, change_by_ip, list_addresses, monotonic_seconds};
+use super::record::{self, Record};
 use crate::console::errln;
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
@@ -58,7 +59,7 @@ impl Changes {
         };
         self.tell_guardian().map_err(untold)?;
         let neighbours = Neighbours::of(change)?;
-        let made = record::change_by_ip(self.record.privilege, &change.arguments());
+        let made = change_by_ip(self.record.privilege, &change.arguments());
         // A driver may still make a change that took too long.
         if made.as_ref().is_err_and(|failure| failure.cause != TOO_LONG) {
             self.record.inverses.truncate(known);
@@ -101,7 +102,7 @@ impl Drop for Changes {
 pub(crate) fn is_in_effect(change: &NetworkChange) -> bool {
     let before = Before::read(change.interface());
     let lists = |address: IpAddr, prefix| {
-        let listed = record::list_addresses(change.interface());
+        let listed = list_addresses(change.interface());
         listed.map(|all| all.iter().any(|one| one.has_address(address, prefix)))
     };
     match change {
@@ -131,7 +132,7 @@ pub(crate) fn note(change: &NetworkChange) -> Result<Record, ChangeFailure> {
 /// Makes a change that is recorded, and records what it has cost.
 pub(crate) fn make(change: &NetworkChange, record: &mut Record) -> Result<(), ChangeFailure> {
     let neighbours = Neighbours::of(change)?;
-    record::change_by_ip(record.privilege, &change.arguments())?;
+    change_by_ip(record.privilege, &change.arguments())?;
     neighbours.map_or(Ok(()), |neighbours| neighbours.restore(record.privilege))?;
     record.note_lost();
     Ok(())
@@ -152,17 +153,17 @@ impl Neighbours<'_> {
         else {
             return Ok(None);
         };
-        let mut all = record::list_addresses(interface)?;
+        let mut all = list_addresses(interface)?;
         all.retain(|one| !one.has_address(*address, *prefix));
         Ok(Some(Neighbours { interface, all }))
     }
 
     /// Adds those again that are gone.
     fn restore(&self, privilege: Privilege) -> Result<(), ChangeFailure> {
-        let left = record::list_addresses(self.interface)?;
-        let now = record::monotonic_seconds();
+        let left = list_addresses(self.interface)?;
+        let now = monotonic_seconds();
         let mut gone = self.all.iter().filter(|one| !left.contains(one));
-        gone.try_for_each(|one| record::change_by_ip(privilege, &one.addition(self.interface, now)))
+        gone.try_for_each(|one| change_by_ip(privilege, &one.addition(self.interface, now)))
     }
 }
 

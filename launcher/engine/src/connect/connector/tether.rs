@@ -223,7 +223,7 @@ impl Tether {
 mod tests {
     use super::*;
     use crate::connect::connector::step::SlurmJob;
-    use crate::connect::connector::step::tests::stream;
+    use crate::connect::connector::step::stream;
 
     fn steps() -> Arc<Steps> {
         Arc::new(Steps::new(SlurmJob { id: "7".to_owned(), nodes: vec!["a".to_owned()] }))

@@ -64,6 +64,9 @@ done
 # RDMA pins what it sends from; what sshd starts inherits this.
 ulimit -l unlimited
 echo "lab: $name is up"
-# The key exchange that OpenSSH prefers takes a second on an emulated processor.
-exec /usr/sbin/sshd -D -e -o KexAlgorithms=curve25519-sha256 -o UsePAM=no -o UseDNS=no -o PermitRootLogin=yes \
+# The key exchange that OpenSSH prefers takes a second on an emulated processor. To serve a connection, sshd starts itself
+# once more, which takes half of one; -r goes without, but for newer versions, which have another program for it.
+again=
+[ -e /usr/lib/openssh/sshd-session ] || again=-r
+exec /usr/sbin/sshd -D -e $again -o KexAlgorithms=curve25519-sha256 -o UsePAM=no -o UseDNS=no -o PermitRootLogin=yes \
     -o PrintMotd=no -o PrintLastLog=no -o MaxStartups=4096 -o MaxSessions=1024
