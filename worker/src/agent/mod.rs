@@ -32,7 +32,7 @@ use crate::node::{self, cache, environment};
 use crate::ranks::files::JobFiles;
 use crate::ranks::library::RankLibrary;
 use crate::ranks::prepare::{self, PreparedRanks};
-use crate::ranks::{ProcessContext, RankChange, Ranks, StartConfig, child};
+use crate::ranks::{ProcessContext, RankChange, Ranks, StartConfig, child, stream_ends};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::job::{Job, Problem};
 use rlaunch_bootstrap::protocol::control::{
@@ -594,6 +594,10 @@ impl Agent {
                     }
                     id = ports.next_open() => {
                         self.channel.to_launcher.send(&FromAgent::PortOpen { id });
+                        continue;
+                    }
+                    error = stream_ends::refused_thread() => {
+                        ranks.say_held_up(&error);
                         continue;
                     }
                 },
