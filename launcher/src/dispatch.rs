@@ -4,7 +4,7 @@ use crate::cli::args::{JobArgs, OutputArgs};
 use crate::cli::command_line::CommandLine;
 use crate::commands::{Invocation, Verb};
 use rlaunch_client::command;
-use rlaunch_console::{limits, messages, open_files, panics, signals, stdout};
+use rlaunch_console::{held, limits, messages, open_files, panics, signals, stdout};
 use rlaunch_engine::run::detach::{self, Side, Start};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -79,6 +79,7 @@ fn run_verb(mut verb: Verb, line: CommandLine) -> Exit {
     // Do not wait for threads: one that looks up a host name or writes to a stopped terminal would delay the
     // exit.
     runtime.shutdown_background();
+    held::say_who_holds_streams();
     exit
 }
 

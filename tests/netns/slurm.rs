@@ -1,9 +1,10 @@
 //! Jobs inside allocations of a real Slurm, whose agents start by srun and not by SSH.
 
 use crate::running::{Outcome, Running};
-use crate::support::{BOUND, Field, PATH};
+use crate::support::{BOUND, Field, PATH, Undo};
 use rlaunch_lab::{Account, Process, Slurm};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -143,6 +144,14 @@ impl<'f> Cluster<'f> {
         self.control("squeue -h -o %i")
     }
 
+    /// Cancels the only job, and returns how its rlaunch ended once nothing is left of it.
+    fn cancel(&self, running: Running<'_>) -> Outcome {
+        self.control(&format!("scancel {}", self.job()));
+        let ended = running.finish_first();
+        self.assert_idle(&ended);
+        ended
+    }
+
     /// Lists what runs on nodes beside Slurm itself.
     fn started(&self) -> Vec<Process> {
         let mut processes = self.field.started();
@@ -235,23 +244,11 @@ fn agents_start_by_one_step_for_all_nodes() {
     assert!(ran.out().contains("1(x2)"), "{ran}");
 }
 
+/// The daemon of a node hangs, so that no agent of the step has started.
 #[test]
-fn scancel_ends_a_job_in_each_phase() {
+fn scancel_while_agents_start() {
     let field = Field::new();
     let cluster = Cluster::new(&field);
-    for (rank, is_stubborn) in
-        [(RANK, false), ("trap '' TERM; echo up; sleep 1000; sleep 1000", true)]
-    {
-        let mut running = cluster.salloc("-N2", &format!("$R sh -c \"{rank}\""));
-        running.wait_for_text("up", 2);
-        let job = cluster.job();
-        cluster.control(&format!("scancel {job}"));
-        let ended = running.finish_first();
-        cluster.assert_idle(&ended);
-        ended.says(&["Slurm ends the job: STEP ", "CANCELLED AT"]);
-        assert!(is_stubborn || !ended.err().contains("SIGKILL"), "{ended}");
-    }
-    // While the step starts: the daemon of a node hangs.
     let go = cluster.slurm.conf().with_file_name("go");
     let waits =
         format!("echo begun; until [ -e {} ]; do sleep 0.1; done; exec $R true", go.display());
@@ -266,6 +263,69 @@ fn scancel_ends_a_job_in_each_phase() {
     let ended = running.finish_first();
     cluster.assert_idle(&ended);
     ended.says(&["srun of Slurm's job"]);
+}
+
+/// The agent of one node has called, and that of the other hangs.
+#[test]
+fn scancel_while_some_agents_have_called() {
+    let field = Field::new();
+    let cluster = Cluster::new(&field);
+    field.forget_agents(&["b"], Account::User);
+    cluster.run("-N2 -w a,b", "exec $R true").succeeded();
+    // What is left is the next job's.
+    let _forget = Undo(|| {
+        field.forget_agents(&["b"], Account::User);
+        Ok::<(), std::io::Error>(())
+    });
+    let builds = std::fs::read_dir(field.cache("b", Account::User)).unwrap();
+    let agents = builds.map(|build| build.unwrap().path().join("rlaunch-worker"));
+    for agent in agents.filter(|agent| agent.exists()) {
+        std::fs::remove_file(&agent).unwrap();
+        std::fs::write(&agent, "#!/bin/sh\nexec sleep 1000\n").unwrap();
+        std::fs::set_permissions(&agent, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let mut running = cluster.salloc("-N2 -w a,b", "exec $R true");
+    running.wait_for_stderr("waiting 1 s for: b ", 1);
+    cluster.cancel(running).says(&["CANCELLED AT"]);
+}
+
+/// All agents have called, and one waits for the login shell of its node.
+#[test]
+fn scancel_while_agents_prepare() {
+    let field = Field::new();
+    let cluster = Cluster::new(&field);
+    let profile = Account::User.home().join(".bash_profile");
+    let _hangs = field.files(&["b"], profile.to_str().unwrap(), "sleep 1000\n", 0o644);
+    let mut running = cluster.salloc("-N2 -w a,b", "exec $R --login true");
+    running.wait_for_stderr("waiting 1 s for: b (preparing)", 1);
+    cluster.cancel(running).says(&["CANCELLED AT"]);
+}
+
+#[test]
+fn scancel_while_ranks_run() {
+    let field = Field::new();
+    let cluster = Cluster::new(&field);
+    for (rank, is_stubborn) in
+        [(RANK, false), ("trap '' TERM; echo up; sleep 1000; sleep 1000", true)]
+    {
+        let mut running = cluster.salloc("-N2", &format!("$R sh -c \"{rank}\""));
+        running.wait_for_text("up", 2);
+        let ended = cluster.cancel(running);
+        ended.says(&["Slurm ends the job: STEP ", "CANCELLED AT"]);
+        assert!(is_stubborn || !ended.err().contains("SIGKILL"), "{ended}");
+    }
+}
+
+/// A rank has failed, and another takes its time: the failure stays the reason.
+#[test]
+fn scancel_while_ranks_end() {
+    let field = Field::new();
+    let cluster = Cluster::new(&field);
+    let rank = "trap 'echo ending' TERM; echo up; [ \\$RANK = 1 ] || { sleep 1; exit 3; }; while :; do sleep 1; done";
+    let mut running =
+        cluster.salloc("-N2 -w a,b", &format!("exec $R --kill-after 1000 sh -c \"{rank}\""));
+    running.wait_for_text("ending", 1);
+    cluster.cancel(running).says(&["rank 0 on a (pid ", "exited with code 3"]);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! | `messages`, `progress`, `stdout` | errors, warnings, log lines and progress on stderr; results on stdout |
 //! | `terminal` | size of the terminal, and whether it shows keys |
 //! | `line_writer` | lines to a reader that may not read |
+//! | `held` | standard streams that another process holds |
 //! | `footer` | rows at the bottom of the terminal |
 //! | `deadline` | time limits that restart after a suspension |
 //! | `open_files`, `limits` | limits of open files; of the size of files, and of processes |
@@ -14,6 +15,7 @@
 
 pub mod deadline;
 pub mod footer;
+pub mod held;
 pub mod limits;
 pub mod line_writer;
 pub mod messages;

@@ -1,12 +1,16 @@
-//! Programs that hold the lock of a pipe to their agent: splice(2) keeps it while it waits for a socket. They hold up their
-//! own stream alone.
+//! Programs that hold the lock of a pipe to their agent, or to rlaunch: splice(2) keeps it while it waits for a socket. They
+//! hold up their own stream alone.
 
 use crate::lost::agents;
 use crate::running::Running;
 use crate::support::{BOUND, Field, State, launch_directory};
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rlaunch_lab::Account;
+use rlaunch_lab::command::wait_until;
 use std::fs::{self, File};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Lines that rank 0 prints, more of them than fit into the time after which a silent agent is lost (6 s).
 const BEATS: usize = 80;
@@ -17,6 +21,7 @@ const BEAT: &str = "i=0; while [ $((i += 1)) -le 80 ]; do echo beat $i; sleep 0.
 /// the last splice begins to wait, as a rule; four ranks are enough for one that has.
 const TO_STDOUT: &str = "
 import os, signal, socket, sys, threading, time
+go = os.environ.get('GO', '/tmp/pipes/go')
 if len(sys.argv) > 1: signal.signal(signal.SIGTERM, signal.SIG_IGN)
 far, near = socket.socketpair()
 def copy():
@@ -26,11 +31,46 @@ copying.start()
 for n in range(200):
     far.send(b'before\\n')
     time.sleep(0.002)
-while not os.path.exists('/tmp/pipes/go'): time.sleep(0.05)
+while not os.path.exists(go): time.sleep(0.05)
 far.send(b'after\\n')
 far.close()
 copying.join()
 ";
+
+/// Rank that does the same until it holds up every thread of its agent but the first. Then it takes from the agent the right
+/// to start others, until there is a file; once there is another, the socket speaks.
+const WITHOUT_THREADS: &str = "
+import os, resource, socket, threading, time
+far, near = socket.socketpair()
+agent = os.getppid()
+def copy():
+    while os.splice(near.fileno(), 1, 1 << 16): pass
+def is_stuck(thread):
+    try: stat = open(f'/proc/{agent}/task/{thread}/stat').read()
+    except OSError: return False
+    return stat.rsplit(') ', 1)[1][0] == 'D'
+def are_stuck():
+    others = [thread for thread in os.listdir(f'/proc/{agent}/task') if thread != str(agent)]
+    return others and all(map(is_stuck, others))
+def until(path):
+    while not os.path.exists(path): time.sleep(0.05)
+copying = threading.Thread(target=copy)
+copying.start()
+while not are_stuck():
+    far.send(b'before\\n')
+    time.sleep(0.01)
+soft, hard = resource.prlimit(agent, resource.RLIMIT_NPROC)
+resource.prlimit(agent, resource.RLIMIT_NPROC, (1, hard))
+until('/tmp/pipes/more')
+resource.prlimit(agent, resource.RLIMIT_NPROC, (soft, hard))
+until('/tmp/pipes/go')
+far.send(b'after\\n')
+far.close()
+copying.join()
+";
+
+/// Rank beside it, which prints once its agent has lost that right.
+const LATE: &str = "until [ $(prlimit --pid $PPID --nproc --noheadings --raw --output SOFT) = 1 ]; do sleep 0.1; done; echo late";
 
 /// Program that copies its stdin to a socket, from which nobody reads until there is a file.
 const FROM_STDIN: &str = "
@@ -46,6 +86,19 @@ while not os.path.exists('/tmp/pipes/go'): time.sleep(0.05)
 total = 0
 while part := far.recv(1 << 16): total += len(part)
 print(total, 'bytes')
+";
+
+/// The same, of a reader of rlaunch, with the file as argument.
+const READER: &str = "
+import os, socket, sys, threading, time
+far, near = socket.socketpair()
+def copy():
+    while os.splice(0, near.fileno(), 1 << 16): pass
+    near.close()
+copying = threading.Thread(target=copy)
+copying.start()
+while not os.path.exists(sys.argv[1]): time.sleep(0.05)
+while far.recv(1 << 16): pass
 ";
 
 /// Starts a job of which rank 0 prints all the time, and four more ranks on the same host run the program.
@@ -144,4 +197,92 @@ fn a_command_beside_a_rank_that_splices_a_silent_socket() {
     state.rlaunch(&field, "exec 0 -- true").spawn().finish_first().succeeded();
     job.signal(Signal::SIGTERM);
     job.finish().ended_with(143);
+}
+
+/// A thread that is held up is no reason that others are not read for ever: the agent says what it lacks, and goes on when
+/// it may.
+#[test]
+fn ranks_that_hold_up_each_thread_where_no_other_may_start() {
+    let field = Field::new();
+    // The limit of processes does not apply to root.
+    let run = field.rlaunch("-H a:2 -np 1 python3 -c").args([WITHOUT_THREADS]);
+    let run = run.args([":", "-np", "1"]).sh(LATE).account(Account::User);
+    let mut running = run.spawn();
+    running.wait_for_stderr("and another cannot be started: Resource temporarily unavailable", 1);
+    running.wait_for_stderr("`ulimit -u` is 1;", 1);
+    assert!(!running.out().contains("late"), "{}", running.out());
+    let _more = field.files(&["a"], "/tmp/pipes/more", "", 0o644);
+    running.wait_for_text("late\n", 1);
+    let _go = field.files(&["a"], "/tmp/pipes/go", "", 0o644);
+    let ran = running.finish();
+    ran.succeeded();
+    assert_eq!(ran.out().matches("after\n").count(), 1, "{ran}");
+}
+
+/// Tells whether a thread of a process sleeps in the kernel, at several looks.
+fn is_held(process: Pid) -> bool {
+    let threads = || fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+    let held = |task: &fs::DirEntry| {
+        let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('D'))
+    };
+    (0..10).all(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        threads().any(|task| held(&task))
+    })
+}
+
+#[test]
+fn output_whose_reader_splices_it_to_a_socket_that_nobody_reads() {
+    let (field, directory) = (Field::new(), launch_directory());
+    let (go, messages) = (directory.path().join("go"), directory.path().join("messages"));
+    let mut reader = Command::new("python3");
+    let mut reader = reader.args(["-c", READER]).arg(&go).stdin(Stdio::piped()).spawn().unwrap();
+    let mut command = field.rlaunch("-H a,b yes").command();
+    command.stdin(Stdio::null()).stdout(reader.stdin.take().unwrap());
+    let mut child = command.stderr(File::create(&messages).unwrap()).spawn().unwrap();
+    // It has the pipe open.
+    drop(command);
+    let launcher = Pid::from_raw(child.id().cast_signed());
+    field.wait_for("rlaunch to be held up", || is_held(launcher));
+    kill(launcher, Signal::SIGTERM).unwrap();
+    let said = || fs::read_to_string(&messages).unwrap();
+    // The job ends without its reader, with all that is to be said.
+    let reader_is = format!("ends when python3 (pid {}) goes on or ends", reader.id());
+    field.wait_for("rlaunch to say what it waits for", || said().contains(&reader_is));
+    field.assert_idle();
+    for text in [
+        "the rest of the ranks' output is dropped, since its reader holds the pipe in the kernel",
+        "standard output is a pipe that another process holds in the kernel",
+    ] {
+        assert!(said().contains(text), "{}", said());
+    }
+    assert!(!said().contains("was not reported"), "{}", said());
+    fs::write(&go, "").unwrap();
+    wait_until(BOUND, "rlaunch to end", || Ok(child.try_wait().unwrap().is_some())).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(143), "{}", said());
+    assert!(reader.wait().unwrap().success());
+}
+
+#[test]
+fn input_into_which_a_silent_socket_is_spliced() {
+    let (field, directory) = (Field::new(), launch_directory());
+    let go = directory.path().join("go");
+    let mut source = Command::new("python3");
+    let source = source.args(["-c", TO_STDOUT]).env("GO", &go).stdout(Stdio::piped());
+    let mut source = source.spawn().unwrap();
+    let run = field.rlaunch("-H a,b -np 1 cat").args([":", "-np", "1"]).sh(BEAT);
+    let mut command = run.command();
+    command.stdin(source.stdout.take().unwrap()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = Running::start(&field, &mut command, BOUND);
+    drop(command);
+    running.wait_for_text("before\n", 100);
+    running.wait_for_text("beat ", BEATS);
+    assert!(!running.has_ended());
+    running.signal(Signal::SIGTERM);
+    running.wait_for_stderr("standard input is a pipe that another process holds in the kernel", 1);
+    running.wait_for_stderr(&format!("ends when python3 (pid {})", source.id()), 1);
+    fs::write(&go, "").unwrap();
+    running.finish().ended_with(143);
+    source.wait().unwrap();
 }

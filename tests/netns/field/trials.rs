@@ -190,6 +190,15 @@ const TRIALS: &[Trial] = &[
         "printf 'a\\0b' | rlaunch -H b od -An -tx1",
         " 61 00 62\n",
     ),
+    prints(
+        "shells: a named pipe that is opened twice loses its writer",
+        "mkfifo $D/pipe; (sleep 1; echo hi >$D/pipe) & rlaunch -H a --stdin $D/pipe cat",
+        "hi\n",
+    ),
+    test(
+        "pv, io::copy of Rust: a reader that waits in splice(2) stops who writes to it, and no signal helps",
+        "tests/netns/field/pipes.rs::output_whose_reader_splices_it_to_a_socket_that_nobody_reads",
+    ),
     // Arguments.
     test(
         "DeepSpeed PR#4265: a line for a shell, and variables in front of a program",

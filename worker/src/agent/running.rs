@@ -7,7 +7,7 @@ use crate::console::errln;
 use crate::network::ports::AwaitedPorts;
 use crate::network::rendezvous::{Tree, TreeEvent};
 use crate::network::until;
-use crate::ranks::{RankChange, Ranks};
+use crate::ranks::{RankChange, Ranks, stream_ends};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
 use rlaunch_bootstrap::protocol::rank::JobEvent;
@@ -67,6 +67,10 @@ impl Agent {
                     }
                     id = ports.next_open() => {
                         self.channel.to_launcher.send(&FromAgent::PortOpen { id });
+                        continue;
+                    }
+                    error = stream_ends::refused_thread() => {
+                        ranks.say_held_up(&error);
                         continue;
                     }
                 },

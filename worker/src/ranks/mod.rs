@@ -25,7 +25,7 @@ pub(crate) mod prepare;
 mod pseudoterminal;
 mod session;
 pub(crate) mod stdin;
-mod stream_ends;
+pub(crate) mod stream_ends;
 mod written;
 
 use crate::cleanup::cgroup::{self, Cgroup};
@@ -55,10 +55,10 @@ use rlaunch_bootstrap::job::{
 use rlaunch_bootstrap::protocol::control::{CleanupReceipt, FromAgent, MAX_ERROR_FILE, Stream};
 use rlaunch_bootstrap::protocol::inspection::{MAX_STACK_PROCESSES, RankUsage};
 use std::collections::{BTreeMap, HashSet, VecDeque};
-use std::env;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
+use std::{env, io};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -327,6 +327,16 @@ impl Ranks {
         self.pumps.spawn(async move {
             to_launcher.output(rank, Stream::Stderr, None, text).await;
         });
+    }
+
+    /// Says that streams of this node wait for a thread, which is refused with this error.
+    pub(crate) fn say_held_up(&mut self, error: &io::Error) {
+        let Some(&(rank, _)) = self.running.first() else { return };
+        let limit = processes::reached_limit(error);
+        let hint = limit.map(|limit| format!("\nhint: {limit}")).unwrap_or_default();
+        let text = "what ranks print here and read from stdin waits: programs hold up each thread that passes it on, by \
+                    splice(2) with a socket, and another cannot be started";
+        self.print(rank, &format!("rlaunch: {text}: {error}{hint}"));
     }
 
     /// Returns the variables by which a rank finds its process manager, if the program runs MPI.

@@ -14,18 +14,21 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf};
 use tokio::net::unix::OwnedReadHalf;
-use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{sleep_until, timeout};
 
 /// Size of the largest read or write, in bytes: that of a pipe.
 const PART: usize = 64 << 10;
 
 /// Size of the stack of a thread of the pool, in bytes.
 const STACK: usize = 256 << 10;
+
+/// Time after which a thread that could not be started is tried again.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Time without output after which an abandoned stream counts as ended.
 const SILENCE: Duration = Duration::from_millis(50);
@@ -258,11 +261,20 @@ impl Drop for File {
 }
 
 /// Threads for calls that programs can hold up. They stay: ranks may use up what the host permits of processes.
-static POOL: Pool = Pool { state: Mutex::new(PoolState::new()), wake: Condvar::new() };
+static POOL: Pool = Pool::new(|work| start_thread(Some(STACK), work));
+
+/// Waits until a stream waits for a thread because all are held up, and the host permits no other. Returns why; once, as
+/// the next look may find one. Meanwhile tries again, so it has to be waited for as long as there are streams.
+pub(crate) async fn refused_thread() -> io::Error {
+    POOL.refused_thread().await
+}
 
 struct Pool {
     state: Mutex<PoolState>,
     wake: Condvar,
+    start: fn(Work) -> io::Result<()>,
+    /// Told when calls begin to wait for a thread that could not be started.
+    refused: Notify,
 }
 
 struct PoolState {
@@ -270,15 +282,23 @@ struct PoolState {
     threads: usize,
     /// Number of threads that wait for a call.
     idle: usize,
-}
-
-impl PoolState {
-    const fn new() -> PoolState {
-        PoolState { calls: VecDeque::new(), threads: 0, idle: 0 }
-    }
+    /// Time of the last attempt at a thread for calls that wait; `None` if none wait for one.
+    refused_at: Option<Instant>,
+    is_told: bool,
 }
 
 impl Pool {
+    const fn new(start: fn(Work) -> io::Result<()>) -> Pool {
+        let state = PoolState {
+            calls: VecDeque::new(),
+            threads: 0,
+            idle: 0,
+            refused_at: None,
+            is_told: false,
+        };
+        Pool { state: Mutex::new(state), wake: Condvar::new(), start, refused: Notify::const_new() }
+    }
+
     /// Makes a call in a thread.
     fn call<T: Send + 'static>(
         &'static self,
@@ -296,15 +316,54 @@ impl Pool {
         if state.idle >= state.calls.len() {
             return self.wake.notify_one();
         }
-        if start_thread(Some(STACK), Box::new(|| self.work())).is_ok() {
-            state.threads += 1;
-        } else if state.threads == 0
-            && let Some(call) = state.calls.pop_back()
-        {
+        if self.start_worker(&mut state).is_ok() {
+            return;
+        }
+        if state.threads > 0 {
+            // One of the threads takes it, but a program may hold up all of them.
+            state.refused_at.get_or_insert_with(Instant::now);
+            self.refused.notify_one();
+        } else if let Some(call) = state.calls.pop_back() {
             // No thread is permitted here, and programs that hold a call up are few.
             drop(state);
             call();
         }
+    }
+
+    fn start_worker(&'static self, state: &mut PoolState) -> io::Result<()> {
+        (self.start)(Box::new(|| self.work()))?;
+        state.threads += 1;
+        Ok(())
+    }
+
+    async fn refused_thread(&'static self) -> io::Error {
+        loop {
+            let refused_at = self.lock().refused_at;
+            match refused_at {
+                None => self.refused.notified().await,
+                Some(at) => {
+                    sleep_until((at + RETRY).into()).await;
+                    if let Some(error) = self.start_another() {
+                        return error;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Starts a thread if calls still wait for one. Returns the error if that fails for the first time.
+    fn start_another(&'static self) -> Option<io::Error> {
+        let mut state = self.lock();
+        state.refused_at = None;
+        if state.idle >= state.calls.len() {
+            return None;
+        }
+        let error = self.start_worker(&mut state).err();
+        // Its call may be held up too, and others wait behind it.
+        if error.is_some() || state.calls.len() > 1 {
+            state.refused_at = Some(Instant::now());
+        }
+        error.filter(|_| !std::mem::replace(&mut state.is_told, true))
     }
 
     fn work(&self) {
@@ -333,9 +392,9 @@ mod tests {
     use std::fs;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
     use std::thread;
-    use std::time::Duration;
     use tokio::io::AsyncWriteExt;
     use tokio::time::sleep;
 
@@ -443,5 +502,43 @@ mod tests {
         drop(reader);
         let error = timeout(BOUND, end.write_all(b"x")).await.unwrap().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    static IS_PERMITTED: AtomicBool = AtomicBool::new(true);
+
+    static LIMITED: Pool = Pool::new(|work| {
+        if !IS_PERMITTED.load(Ordering::Relaxed) {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
+        start_thread(Some(STACK), work)
+    });
+
+    #[tokio::test]
+    async fn calls_behind_one_that_is_held_up_wait_for_a_thread_and_say_why() {
+        let (release, held) = mpsc::channel::<()>();
+        let (begin, begun) = oneshot::channel();
+        let first = LIMITED.call(move || {
+            begin.send(()).unwrap();
+            held.recv()
+        });
+        timeout(BOUND, begun).await.unwrap().unwrap();
+        IS_PERMITTED.store(false, Ordering::Relaxed);
+        let mut others = [LIMITED.call(|| 2), LIMITED.call(|| 3)];
+        let error = timeout(BOUND, LIMITED.refused_thread()).await.unwrap();
+        assert_eq!(error.raw_os_error(), Some(libc::EAGAIN));
+        assert!(others[0].try_recv().is_err());
+        // It is said once, and tried until it succeeds.
+        let again = timeout(3 * RETRY, LIMITED.refused_thread()).await;
+        assert!(again.is_err() && others[0].try_recv().is_err());
+        IS_PERMITTED.store(true, Ordering::Relaxed);
+        tokio::select! {
+            error = LIMITED.refused_thread() => panic!("{error}"),
+            made = async { ((&mut others[0]).await, (&mut others[1]).await) } => {
+                assert_eq!(made, (Ok(2), Ok(3)));
+            }
+            () = sleep(BOUND) => panic!("no thread was started"),
+        }
+        release.send(()).unwrap();
+        assert_eq!(timeout(BOUND, first).await.unwrap(), Ok(Ok(())));
     }
 }

@@ -37,25 +37,26 @@ pub use transcript::{OutputPart, RecordedChunk, RecordedOutput, SharedTranscript
 use crate::connect::outbox::{Outbox, Reserved};
 use crate::run::live::LiveStatus;
 use crate::run::output::line_arbiter::Chunk;
-use crate::run::output::outlet::{Outlet, Patience};
+use crate::run::output::outlet::{Outlet, Patience, Watch};
 use crate::run::output::store::OutputStore;
 use crate::run::output::transcript::Tails;
 use crate::run::output::writer::WriterThread;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
+use rlaunch_console::messages;
 use rlaunch_plan::env::nccl::Log;
 use rlaunch_plan::job::options::{Folding, OutputOptions};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::io::{self, IsTerminal, PipeWriter};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::unix::pipe;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 /// Maximum size, in bytes, of the output that all nodes together have sent and that is not written yet.
 /// [`MIN_WINDOW`] for each node takes precedence.
@@ -205,10 +206,12 @@ pub struct Written {
 pub struct OutputWriter {
     thread: Arc<JoinHandle<()>>,
     outlets: Vec<Arc<Outlet>>,
-    /// Result of the thread.
-    written: oneshot::Receiver<Written>,
+    /// Result of the thread, or of its successor.
+    written: mpsc::UnboundedReceiver<Written>,
     /// Time for which readers may take nothing; `None` as long as there is no limit.
     patience: Option<Arc<Patience>>,
+    /// `None` once readers may be given up.
+    successor: Option<Successor>,
     /// Message of the thread that a write failed; `None` once it has been received.
     failed: Option<oneshot::Receiver<()>>,
     /// Pipe to a reader in this process, which may leave while ranks print nothing; `None` once it has left.
@@ -237,8 +240,31 @@ pub struct OutputConfig {
     pub status: LiveStatus,
 }
 
+impl OutputConfig {
+    /// Makes the settings of a thread that takes the place of one that can go on no more. It writes nowhere, and does what is
+    /// left to do.
+    fn of_successor(&self) -> OutputConfig {
+        OutputConfig {
+            tags: None,
+            fold: None,
+            files: None,
+            merged: self.merged,
+            credit: self.credit.clone(),
+            ranks: self.ranks,
+            nccl: None,
+            transcript: self.transcript.clone(),
+            store: self.store.clone(),
+            stdio: Stdio::Nowhere,
+            status: self.status.clone(),
+        }
+    }
+}
+
 /// Receiving end of the queue of output, before the writing thread is started.
 pub struct OutputReceiver(Receiver<OutputItem>);
+
+/// The same, in the hands of the writing thread and of its successor.
+type SharedItems = Arc<Mutex<Receiver<OutputItem>>>;
 
 /// Makes the queue from sessions to the writing thread, which is started later.
 pub(crate) fn output_channel() -> (OutputSender, OutputReceiver) {
@@ -257,20 +283,50 @@ pub fn start(config: OutputConfig, OutputReceiver(items): OutputReceiver) -> Out
             .ok(),
         Stdio::Stdout | Stdio::Stderr | Stdio::Nowhere => None,
     };
+    let (items, (result, written)) = (Arc::new(Mutex::new(items)), mpsc::unbounded_channel());
+    let successor = Successor { config: config.of_successor(), items: items.clone(), result };
     let writer = WriterThread::new(config, gone);
     let outlets = writer.outlets();
-    let (result, written) = oneshot::channel();
-    let thread = std::thread::spawn(move || {
-        // The receiver is gone if the job could not be started.
-        let _ = result.send(writer.run(&items));
-    });
+    let thread = spawn_writer(writer, items, successor.result.clone());
     OutputWriter {
         thread: Arc::new(thread),
         outlets,
         written,
         patience: None,
+        successor: Some(successor),
         failed: Some(failed),
         pipe,
+    }
+}
+
+fn spawn_writer(
+    writer: WriterThread,
+    items: SharedItems,
+    result: mpsc::UnboundedSender<Written>,
+) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        // The receiver is gone if the job could not be started.
+        let _ = result.send(writer.run(&items));
+    })
+}
+
+/// What another thread needs if the writing one can go on no more.
+struct Successor {
+    config: OutputConfig,
+    items: SharedItems,
+    result: mpsc::UnboundedSender<Written>,
+}
+
+impl Successor {
+    fn start(self) {
+        messages::warn(
+            "the rest of the ranks' output is dropped, since its reader holds the pipe in the kernel",
+        );
+        // What the other thread has not paid back is not paid any more.
+        let window = window(self.config.credit.len());
+        self.config.credit.iter().for_each(|node| node.grant(window));
+        let writer = WriterThread::new(self.config, oneshot::channel().0);
+        drop(spawn_writer(writer, self.items, self.result));
     }
 }
 
@@ -287,14 +343,17 @@ impl OutputWriter {
     /// Gives up from now on, and until all output is written, each reader that takes nothing for `time`. A limit that was
     /// set before may be shorter.
     pub(crate) fn limit_readers(&mut self, time: Duration) {
-        let (thread, outlets) = (&self.thread, &self.outlets);
+        let (thread, outlets, successor) = (&self.thread, &self.outlets, &mut self.successor);
         let patience = self.patience.get_or_insert_with(|| {
             let patience = Patience::new();
             let task =
                 outlet::give_up_idle_readers(thread.clone(), outlets.clone(), patience.clone());
+            let successor = successor.take();
             tokio::spawn(async move {
-                if let Err(error) = task.await {
-                    tracing::warn!("cannot give up readers: {error}");
+                match task.await {
+                    Ok(Watch::Over) => {}
+                    Ok(Watch::Held) => successor.into_iter().for_each(Successor::start),
+                    Err(error) => tracing::warn!("cannot give up readers: {error}"),
                 }
             });
             patience
@@ -314,7 +373,7 @@ impl OutputWriter {
 
     /// Waits until all output is written, which cannot be before every [`OutputSender`] is dropped. Cancel-safe.
     pub(crate) async fn finish(&mut self) -> Written {
-        (&mut self.written).await.unwrap_or_default()
+        self.written.recv().await.unwrap_or_default()
     }
 }
 
@@ -344,6 +403,62 @@ async fn closed(pipe: &mut Option<pipe::Sender>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rlaunch_bootstrap::protocol::control::{FrameReader, ToAgent};
+    use std::fs::File;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    /// The reader copies to a socket that nobody reads, by splice(2), and so holds the thread that writes.
+    #[tokio::test]
+    async fn what_is_left_is_done_although_the_reader_holds_its_pipe() {
+        let (reader, writer) = io::pipe().unwrap();
+        let (socket, mut far) = UnixStream::pair().unwrap();
+        let copying = std::thread::spawn(move || {
+            let (mut from, mut to) =
+                (File::from(OwnedFd::from(reader)), File::from(OwnedFd::from(socket)));
+            io::copy(&mut from, &mut to)
+        });
+        let ((node, mut granted), (sender, receiver)) = (Outbox::new(), output_channel());
+        let transcript = SharedTranscript::default();
+        let config = OutputConfig {
+            tags: None,
+            fold: None,
+            files: None,
+            merged: false,
+            credit: vec![node],
+            ranks: 2,
+            nccl: None,
+            transcript: Some(transcript.clone()),
+            store: None,
+            stdio: Stdio::Pipe(Arc::new(writer)),
+            status: LiveStatus::new(),
+        };
+        let mut output = start(config, receiver);
+        // More than pipe and socket hold.
+        let (line, flood) = ([vec![b'x'; MAX_OUTPUT - 1], b"\n".to_vec()].concat(), 128);
+        for _ in 0..flood {
+            sender.push((NodeId(0), (Rank(0), Stream::Stdout)), None, line.clone(), None);
+        }
+        sender.push((NodeId(0), (Rank(1), Stream::Stderr)), None, b"why\n".to_vec(), None);
+        output.limit_readers(Duration::ZERO);
+        drop(sender);
+        let written = output.finish().await;
+        assert_eq!(written.tails.lines(Rank(1)), ["why"]);
+        assert!(transcript.take().left_out_bytes > 0);
+        let mut frames = FrameReader::default();
+        while let Ok((frame, _)) = granted.high_priority.try_recv() {
+            frames.push(&frame);
+        }
+        let mut paid = 0;
+        while let Some(message) = frames.next_frame().unwrap() {
+            let ToAgent::Credit(bytes) = message else { panic!("{message:?}") };
+            paid += bytes as usize;
+        }
+        assert!(paid >= flood * MAX_OUTPUT, "{paid}");
+        drop(output);
+        let read = io::copy(&mut far, &mut io::sink()).unwrap();
+        assert_eq!(copying.join().unwrap().unwrap(), read);
+    }
 
     #[test]
     fn a_frame_goes_whatever_is_still_to_be_paid_back() {

@@ -8,6 +8,7 @@
 use crate::connect::outbox::Outbox;
 use bytes::Bytes;
 use nix::errno::Errno;
+use nix::libc::O_NONBLOCK;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{getpgrp, tcgetpgrp};
@@ -19,6 +20,7 @@ use rlaunch_plan::map::RankMap;
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -62,7 +64,8 @@ impl StdinFeed {
             return Ok(());
         }
         let input = match &stdin.file {
-            Some(path) => File::open(path)?,
+            // The thread waits for the writer of a named pipe, as for what he writes.
+            Some(path) => File::options().read(true).custom_flags(O_NONBLOCK).open(path)?,
             // The descriptor is duplicated because the standard handle reads ahead.
             None => File::from(io::stdin().as_fd().try_clone_to_owned()?),
         };
@@ -219,6 +222,8 @@ impl StdinReader {
 mod tests {
     use super::*;
     use crate::connect::outbox::OutboxReceiver;
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
     use rlaunch_bootstrap::protocol::control::{FrameReader, STDIN_WINDOW};
     use rlaunch_plan::hosts;
     use rlaunch_plan::job::stdin::Readers;
@@ -270,6 +275,27 @@ mod tests {
         feed.add_room(NodeId(1), u32::MAX - STDIN_WINDOW);
         of_b.extend(read_from(&mut b, usize::MAX));
         assert!(of_b == content);
+    }
+
+    #[test]
+    fn a_named_pipe_is_read_whenever_its_writer_comes() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pipe");
+        mkfifo(&path, Mode::S_IRWXU).unwrap();
+        let Ok(option) = path.to_str().unwrap().parse();
+        let stdin = Stdin::from_option(Some(&option)).unwrap();
+        let hosts = hosts::parse(&["a".to_owned()]).unwrap();
+        let map = RankMap::by_slot(&hosts, None, false).unwrap();
+        let (commands, mut orders) = Outbox::new();
+        let feed = StdinFeed::default();
+        feed.open(&stdin, &map, &[commands]).unwrap();
+        feed.add_room(NodeId(0), STDIN_WINDOW);
+        let mut writer = File::options().write(true).open(path).unwrap();
+        writer.write_all(b"one\n").unwrap();
+        assert_eq!(read_from(&mut orders, 4), b"one\n");
+        writer.write_all(b"two\n").unwrap();
+        drop(writer);
+        assert_eq!(read_from(&mut orders, usize::MAX), b"two\n");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use rlaunch_bootstrap::id::Rank;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::convert::Infallible;
-use std::fs::{File, FileType};
+use std::fs::{self, File, FileType};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
@@ -86,9 +86,13 @@ impl Stdin {
             Some(StdinArg::Rank(rank)) => Ok(own(Readers::One(Rank(*rank)))),
             Some(StdinArg::File(path)) => {
                 let failed = |source| StdinError::File { path: path.clone(), source };
-                let metadata = File::open(path).and_then(|file| file.metadata()).map_err(failed)?;
-                if metadata.is_dir() {
+                let kind = fs::metadata(path).map_err(failed)?.file_type();
+                if kind.is_dir() {
                     return Err(failed(io::ErrorKind::IsADirectory.into()));
+                }
+                // Opening a named pipe would wait for its writer, who would lose his reader right after.
+                if !kind.is_fifo() {
+                    File::open(path).map_err(failed)?;
                 }
                 Ok(Stdin { readers: Readers::One(Rank(0)), file: Some(path.clone()) })
             }

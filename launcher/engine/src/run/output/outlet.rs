@@ -4,6 +4,9 @@
 //! read, a reader that takes nothing for a while, less than a page of a pipe, is given up: its descriptor then refers to
 //! /dev/null. The writing thread goes on, so that everything behind the reader is complete: last lines, files,
 //! the record, and the credit without which nodes cannot report their end. A regular file has no reader.
+//!
+//! A reader that holds its pipe (`held` in the crate `console`) cannot be given up: the thread sleeps in the kernel. Another
+//! takes its place.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::pthread::pthread_kill;
@@ -22,6 +25,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Time between two looks at a reader.
 const TICK: Duration = Duration::from_millis(250);
+/// Number of looks at a write to a reader that was given up, each with a nudge, after which it counts as held.
+const HELD_LOOKS: u64 = 4;
 /// Signal that interrupts a write, which then returns what the reader has taken. Its default is to be ignored, and
 /// nobody sends it to a process without urgent data.
 const NUDGE: Signal = Signal::SIGURG;
@@ -95,11 +100,14 @@ impl Outlet {
         }
     }
 
+    /// Tells whether a write has begun and not ended, to a reader or to nowhere.
+    fn is_writing(&self) -> bool {
+        self.has_reader && self.is_writing.load(Ordering::Relaxed)
+    }
+
     /// Tells whether a write has begun and its reader has not taken all of it.
     pub(super) fn waits_for_reader(&self) -> bool {
-        self.has_reader
-            && self.is_writing.load(Ordering::Relaxed)
-            && !self.is_given_up.load(Ordering::Relaxed)
+        self.is_writing() && !self.is_given_up.load(Ordering::Relaxed)
     }
 
     pub(super) fn unread(&self) -> u64 {
@@ -130,13 +138,22 @@ impl Patience {
     }
 }
 
-/// Gives up every reader that takes nothing for `patience`, until `thread`, which writes to the outlets, has ended. Errors
-/// if it can give up none.
+/// End of [`give_up_idle_readers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Watch {
+    /// The thread has ended.
+    Over,
+    /// A reader that was given up holds the thread all the same.
+    Held,
+}
+
+/// Gives up every reader that takes nothing for `patience`, until `thread`, which writes to the outlets, has ended or can
+/// go on no more. Errors if it can give up none.
 pub(super) async fn give_up_idle_readers(
     thread: Arc<JoinHandle<()>>,
     outlets: Vec<Arc<Outlet>>,
     patience: Arc<Patience>,
-) -> io::Result<()> {
+) -> io::Result<Watch> {
     let nowhere = File::options().write(true).open("/dev/null")?;
     // The handler lets the kernel start an interrupted write again, which then goes to the descriptor's new file.
     let _handler = signal(SignalKind::from_raw(NUDGE as i32))?;
@@ -146,12 +163,14 @@ pub(super) async fn give_up_idle_readers(
         for reader in &mut watched {
             if reader.is_idle_for(patience.0.load(Ordering::Relaxed)) {
                 reader.outlet.give_up(&nowhere);
+            } else if reader.is_held() {
+                return Ok(Watch::Held);
             }
         }
         // The handle keeps the thread's id valid. A thread that has ended needs no nudge.
         let _ = pthread_kill(thread.as_pthread_t(), NUDGE);
     }
-    Ok(())
+    Ok(Watch::Over)
 }
 
 struct Watched {
@@ -160,21 +179,30 @@ struct Watched {
     taken: u64,
     /// Number of looks since it has taken any.
     idle: u64,
+    /// Number of these since it was given up.
+    stuck: u64,
 }
 
 impl Watched {
     fn new(outlet: Arc<Outlet>) -> Watched {
-        Watched { taken: outlet.written.load(Ordering::Relaxed), idle: 0, outlet }
+        Watched { taken: outlet.written.load(Ordering::Relaxed), idle: 0, stuck: 0, outlet }
     }
 
     /// Looks at the reader, and tells whether it has taken nothing at `looks` successive looks although it was given
     /// something.
     fn is_idle_for(&mut self, looks: u64) -> bool {
         let taken = self.outlet.written.load(Ordering::Relaxed);
-        let is_waited_for = self.outlet.waits_for_reader();
-        self.idle = if is_waited_for && taken == self.taken { self.idle + 1 } else { 0 };
+        let is_idle = self.outlet.is_writing() && taken == self.taken;
+        self.idle = if is_idle { self.idle + 1 } else { 0 };
         self.taken = taken;
-        is_waited_for && self.idle >= looks
+        self.outlet.waits_for_reader() && self.idle >= looks
+    }
+
+    /// Tells whether the reader was given up and yet the write goes on, at the last looks.
+    fn is_held(&mut self) -> bool {
+        let is_stuck = self.idle > 0 && self.outlet.is_given_up.load(Ordering::Relaxed);
+        self.stuck = if is_stuck { self.stuck + 1 } else { 0 };
+        self.stuck > HELD_LOOKS
     }
 }
 
@@ -184,6 +212,7 @@ mod tests {
     use nix::pty::openpty;
     use std::io::Read;
     use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
     use std::time::Instant;
 
     /// More than a pipe holds.
@@ -237,6 +266,31 @@ mod tests {
         let terminal = openpty(None, None).unwrap();
         drop(terminal.master);
         assert_eq!(failed(terminal.slave), io::ErrorKind::BrokenPipe);
+    }
+
+    /// The reader copies to a socket that nobody reads, by splice(2).
+    #[tokio::test]
+    async fn a_reader_that_holds_its_pipe_holds_the_thread() {
+        let (reader, writer) = io::pipe().unwrap();
+        let (socket, mut far) = UnixStream::pair().unwrap();
+        let copying = std::thread::spawn(move || {
+            let (mut from, mut to) =
+                (File::from(OwnedFd::from(reader)), File::from(OwnedFd::from(socket)));
+            io::copy(&mut from, &mut to)
+        });
+        let outlet = Outlet::new(writer.into());
+        let of_thread = outlet.clone();
+        // More than pipe and socket hold.
+        let data = vec![b'x'; 4 << 20];
+        let thread = Arc::new(std::thread::spawn(move || of_thread.write_all(&data).unwrap()));
+        let outlets = vec![outlet.clone()];
+        let watch = give_up_idle_readers(thread.clone(), outlets, patience(2 * TICK)).await;
+        assert_eq!((watch.unwrap(), thread.is_finished()), (Watch::Held, false));
+        drop(outlet);
+        // Once the reader goes on, so does the thread, to nowhere.
+        let read = io::copy(&mut far, &mut io::sink()).unwrap();
+        assert_eq!(copying.join().unwrap().unwrap(), read);
+        Arc::into_inner(thread).unwrap().join().unwrap();
     }
 
     #[tokio::test]

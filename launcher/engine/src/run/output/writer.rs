@@ -19,8 +19,8 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::borrow::Cow;
 use std::io::{self, IsTerminal};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
@@ -132,7 +132,7 @@ impl WriterThread {
         self.sink.outlets()
     }
 
-    pub(super) fn run(mut self, items: &Receiver<OutputItem>) -> Written {
+    pub(super) fn run(mut self, items: &Mutex<Receiver<OutputItem>>) -> Written {
         loop {
             let item = self.receive(items);
             let last = matches!(item, Err(RecvTimeoutError::Disconnected));
@@ -174,7 +174,9 @@ impl WriterThread {
     }
 
     /// Waits for the next item, or until held lines are due.
-    fn receive(&self, items: &Receiver<OutputItem>) -> Result<OutputItem, RecvTimeoutError> {
+    fn receive(&self, items: &Mutex<Receiver<OutputItem>>) -> Result<OutputItem, RecvTimeoutError> {
+        // Only a thread that has a successor shares them.
+        let items = items.lock().unwrap_or_else(PoisonError::into_inner);
         let turn_end = self.arbiter.turn_end();
         if turn_end.is_none() && self.bursts.is_none() {
             return items.recv().map_err(|_| RecvTimeoutError::Disconnected);
@@ -355,7 +357,7 @@ mod tests {
                 sender.push((NodeId(0), source), None, data, None);
             }
             drop(sender);
-            let written = writer_thread(Stdio::Nowhere, false).run(&items);
+            let written = writer_thread(Stdio::Nowhere, false).run(&Mutex::new(items));
             assert!(written.tails.is_out_of_sight(Rank(0), 24));
             assert!(!written.tails.is_out_of_sight(Rank(0), 100));
         }
@@ -376,7 +378,7 @@ mod tests {
             sender.push((NodeId(0), source), None, line.into(), None);
         }
         drop(sender);
-        thread.run(&items);
+        thread.run(&Mutex::new(items));
         assert_eq!(io::read_to_string(reader).unwrap(), "a\nb\nc\nd\n");
     }
 }

@@ -1,0 +1,126 @@
+//! Standard streams that another process holds. splice(2), as io::copy of Rust uses it, keeps the lock of a pipe while it
+//! waits for a socket. Whoever reads, writes or closes the pipe meanwhile sleeps in the kernel, and no signal wakes him. So
+//! a process that has such a stream cannot end before the other one goes on.
+
+use crate::messages;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::io::ioctl_fionread;
+use std::fs::{self, File};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+use std::{io, thread};
+
+/// Time after which a pipe that is still locked counts as held.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Says so if this process cannot end because another one holds its stdin or stdout. To be called at its end.
+pub fn say_who_holds_streams() {
+    let streams =
+        [("standard input", pipe_at(&io::stdin())), ("standard output", pipe_at(&io::stdout()))];
+    let (names, pipes): (Vec<_>, Vec<_>) =
+        streams.into_iter().filter_map(|(name, pipe)| Some((name, pipe?))).unzip();
+    let links = pipes.iter().map(|pipe| format!("/proc/self/fd/{}", pipe.as_raw_fd()));
+    let links: Vec<_> = links.map(|link| fs::read_link(link).unwrap_or_default()).collect();
+    if let Some(held) = first_held(pipes) {
+        let who = users_of(&links[held]).join(" or ");
+        messages::warn(&format!(
+            "{} is a pipe that another process holds in the kernel, as splice(2) does while it waits; rlaunch is done, and \
+             ends when {} goes on or ends",
+            names[held],
+            if who.is_empty() { "that process" } else { &who }
+        ));
+    }
+}
+
+/// Returns a stream again if it is a pipe of which somebody has the other end.
+fn pipe_at(stream: &impl AsFd) -> Option<File> {
+    let file = File::from(stream.as_fd().try_clone_to_owned().ok()?);
+    let is_pipe = file.metadata().is_ok_and(|about| about.file_type().is_fifo());
+    let mut other_end = [PollFd::new(file.as_fd(), PollFlags::empty())];
+    // Errors and hangups are reported whatever is asked for, and nothing locks the pipe for that.
+    let is_alone = poll(&mut other_end, PollTimeout::ZERO) != Ok(0);
+    (is_pipe && !is_alone).then_some(file)
+}
+
+/// Returns the index of the first pipe that is held.
+fn first_held(pipes: Vec<File>) -> Option<usize> {
+    if pipes.is_empty() {
+        return None;
+    }
+    let (count, (tell, told)) = (pipes.len(), channel());
+    // The thread stays behind in the kernel at a pipe that is held. Without one nothing is known.
+    let try_locks = move || {
+        for pipe in pipes {
+            let _ = ioctl_fionread(&pipe);
+            if tell.send(()).is_err() {
+                return;
+            }
+        }
+    };
+    drop(thread::Builder::new().spawn(try_locks));
+    (0..count).find(|_| told.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout))
+}
+
+/// Returns names of other processes that have a pipe open, by what their links to it say.
+fn users_of(pipe: &Path) -> Vec<String> {
+    let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let has_pipe = |number: &u32| {
+        let files = fs::read_dir(format!("/proc/{number}/fd")).into_iter().flatten().flatten();
+        files.filter_map(|file| fs::read_link(file.path()).ok()).any(|link| link == pipe)
+    };
+    let others = numbers.filter(|number| *number != std::process::id()).filter(has_pipe);
+    let name = |number| {
+        let name = fs::read_to_string(format!("/proc/{number}/comm")).unwrap_or_default();
+        format!("{} (pid {number})", name.trim_end())
+    };
+    others.map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_pipe_that_is_held_is_told_from_one_that_is_not() {
+        let ((free, mut filled), (reader, writer)) = (io::pipe().unwrap(), io::pipe().unwrap());
+        filled.write_all(b"x").unwrap();
+        let (socket, mut far) = UnixStream::pair().unwrap();
+        let copying = thread::spawn(move || {
+            // Its copy loop of files, pipes and sockets is splice(2).
+            let (mut from, mut to) =
+                (File::from(OwnedFd::from(socket)), File::from(OwnedFd::from(writer)));
+            io::copy(&mut from, &mut to)
+        });
+        // What has come is in the pipe once the thread waits for more.
+        far.write_all(b"y").unwrap();
+        let fds = |pipe: &io::PipeReader| pipe_at(pipe).unwrap();
+        while first_held(vec![fds(&free), fds(&reader)]) != Some(1) {}
+        assert_eq!(first_held(vec![fds(&free)]), None);
+        drop(far);
+        assert_eq!(copying.join().unwrap().unwrap(), 1);
+        // Nobody has its other end, but for children of other tests for a moment.
+        while pipe_at(&reader).is_some() {
+            thread::yield_now();
+        }
+        assert!(pipe_at(&File::open("/dev/null").unwrap()).is_none());
+    }
+
+    #[test]
+    fn processes_at_the_other_end_of_a_pipe_are_named() {
+        let mut cat = Command::new("cat");
+        let mut cat = cat.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let pipe = cat.stdin.take().unwrap();
+        let link = fs::read_link(format!("/proc/self/fd/{}", pipe.as_raw_fd())).unwrap();
+        assert_eq!(users_of(&link), [format!("cat (pid {})", cat.id())]);
+        drop(pipe);
+        assert!(cat.wait().unwrap().success());
+    }
+}
