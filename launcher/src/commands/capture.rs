@@ -68,8 +68,13 @@ pub(super) async fn run(args: CaptureArgs, line: &CommandLine) -> Result<Exit, F
     agent_session::conclude(failures)
 }
 
-/// Writes an archive to a temporary file, which is renamed to `path` when it is complete.
+/// Writes an archive to a temporary file, which is renamed to `path` when it is complete. Where a link leads stays a file of
+/// its name; what is no file, such as /dev/null or a pipe, is refused and not replaced.
 fn write(path: &Path, recordings: &[(String, Recording)]) -> io::Result<()> {
+    let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    if path.metadata().is_ok_and(|found| !found.is_file()) {
+        return Err(io::Error::other("it is no file; -o takes the path of one, which is replaced"));
+    }
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut file = tempfile::NamedTempFile::new_in(directory.unwrap_or(Path::new(".")))?;
     let mut archive = Builder::new(file.as_file_mut());
@@ -181,6 +186,22 @@ mod tests {
         assert_eq!(fs::read(net.join("mtu")).unwrap(), b"1500\n");
         let link = fs::read_link(net.join("device")).unwrap();
         assert_eq!(link, Path::new("../../../../sys/devices/pci0/x"));
+    }
+
+    #[test]
+    fn only_a_file_is_replaced() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (pipe, link, file) =
+            (scratch.path().join("pipe"), scratch.path().join("link"), scratch.path().join("file"));
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let error = write(&pipe, &[]).unwrap_err();
+        assert!(error.to_string().starts_with("it is no file"), "{error}");
+        assert!(!pipe.metadata().unwrap().is_file());
+        write(&link, &[]).unwrap();
+        assert!(link.symlink_metadata().unwrap().is_symlink());
+        assert_ne!(fs::read(&file).unwrap(), b"old");
     }
 
     #[test]

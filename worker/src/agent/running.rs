@@ -11,6 +11,7 @@ use crate::ranks::{RankChange, Ranks, stream_ends};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
 use rlaunch_bootstrap::protocol::rank::JobEvent;
+use tokio::task::yield_now;
 
 impl Agent {
     /// Serves the tree of agents after the ranks of this node have ended, until the launcher ends
@@ -67,6 +68,10 @@ impl Agent {
                     }
                     id = ports.next_open() => {
                         self.channel.to_launcher.send(&FromAgent::PortOpen { id });
+                        continue;
+                    }
+                    () = yield_now(), if ranks.are_starting() => {
+                        ranks.start_due();
                         continue;
                     }
                     error = stream_ends::refused_thread() => {

@@ -48,6 +48,12 @@ pub(crate) fn for_application(
         };
         env.insert(var.name.clone(), value);
     }
+    // A bash of the outermost level takes sshd for what has started it and reads ~/.bashrc, which would replace variables and
+    // the working directory of a rank.
+    let level = env.entry("SHLVL".into()).or_default();
+    if level.is_empty() || level == "0" {
+        *level = "1".into();
+    }
     env
 }
 
@@ -267,6 +273,7 @@ mod tests {
             ("PATH", "/usr/bin:/my/bin:/opt/node"),
             ("PYTHONPATH", "/node/py:/my/py"),
             ("RANK", "1"),
+            ("SHLVL", "1"),
         ]);
         assert_eq!(env.into_iter().collect::<Vec<_>>(), expected);
     }

@@ -71,6 +71,8 @@ const LEFTOVER_GRACE: Duration = Duration::from_millis(200);
 
 /// Longest time by which the clock of a file system is behind the one of processes.
 const CLOCK_TICK: Duration = Duration::from_millis(20);
+/// Time after which the start of further ranks waits for other events to be heard and said.
+const START_SLICE: Duration = Duration::from_millis(200);
 
 /// Phase of the node's ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +106,10 @@ pub(crate) struct Ranks {
     /// Ranks that have not been started, because their application waits for another one. Each has
     /// the index of its own application.
     waiting: Vec<(u32, RankSpec)>,
+    /// Ranks that are about to start.
+    due: VecDeque<RankSpec>,
+    /// No credit for standard input was granted yet.
+    awaits_input: bool,
     /// Numbers on the node of all ranks, by which `setup` has their settings.
     local_ranks: BTreeMap<Rank, LocalRank>,
     sessions: Sessions,
@@ -199,6 +205,8 @@ impl Ranks {
             prepared,
             setup,
             waiting: Vec::new(),
+            due: VecDeque::new(),
+            awaits_input: true,
             local_ranks: job.ranks.iter().map(|spec| (spec.rank, spec.local_rank)).collect(),
             sessions: Sessions::new(to_launcher, context.workspace.clone()),
             files: RankFiles::default(),
@@ -232,12 +240,33 @@ impl Ranks {
                 .filter(|a| a.starts_on_request && !ranks.setup.released.contains(&a.index))
             {
                 Some(application) => ranks.waiting.push((application.index, spec.clone())),
-                None => ranks.start_one(spec),
+                None => ranks.due.push_back(spec.clone()),
             }
         }
-        ranks.stdin.grant_first_credit();
-        ranks.advance();
+        ranks.start_due();
         ranks
+    }
+
+    /// Starts ranks that are due, those of the first moments: of many, the others follow when the caller has heard and said
+    /// what there is, since a launcher that hears nothing for long counts the host as lost.
+    pub(crate) fn start_due(&mut self) {
+        let until = Instant::now() + START_SLICE;
+        while let Some(spec) = self.due.pop_front() {
+            self.start_one(&spec);
+            if Instant::now() >= until && self.are_starting() {
+                return;
+            }
+        }
+        if std::mem::take(&mut self.awaits_input) {
+            self.stdin.grant_first_credit();
+        }
+        self.mpi_checks = mpi_library::check_times(self.checks_for_mpi);
+        self.advance();
+    }
+
+    /// Tells whether some ranks have not started yet that are due.
+    pub(crate) fn are_starting(&self) -> bool {
+        !self.due.is_empty()
     }
 
     /// Starts the ranks of an application that was waiting, unless the job is ending.
@@ -249,9 +278,8 @@ impl Ranks {
         let (due, waiting): (Vec<_>, Vec<_>) =
             waiting.into_iter().partition(|(of, _)| *of == index);
         self.waiting = waiting;
-        due.iter().for_each(|(_, spec)| self.start_one(spec));
-        self.mpi_checks = mpi_library::check_times(self.checks_for_mpi);
-        self.advance();
+        self.due.extend(due.into_iter().map(|(_, spec)| spec));
+        self.start_due();
     }
 
     /// Starts a rank, or reports that it cannot be started.
@@ -407,7 +435,7 @@ impl Ranks {
     /// Tells whether every rank has ended and no rank is waiting to start. Leftovers may still
     /// exist.
     pub(crate) fn have_ended(&self) -> bool {
-        self.running.is_empty() && self.waiting.is_empty()
+        self.running.is_empty() && self.waiting.is_empty() && self.due.is_empty()
     }
 
     /// Moves on to the next phase if possible: first when the last rank has ended, and again when
@@ -516,9 +544,10 @@ impl Ranks {
             // They are being ended already.
             _ => {}
         }
-        if !self.waiting.is_empty() {
+        if !self.waiting.is_empty() || self.are_starting() {
             // If nothing is running, no exit status will trigger the next phase.
             self.waiting.clear();
+            self.due.clear();
             self.advance();
         }
     }

@@ -10,6 +10,8 @@
 mod timing;
 
 use crate::run::live::LiveStatus;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
@@ -20,10 +22,11 @@ use rlaunch_plan::map::RankMap;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use serde::Serialize;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 use timing::StartTiming;
 
@@ -263,6 +266,35 @@ struct EventLine<'a> {
     event: &'a Event,
 }
 
+/// Time in which a named pipe gets a reader.
+const READER: Duration = Duration::from_secs(5);
+
+/// Opens a file, or a named pipe that somebody reads or is about to read: without a reader opening one takes for ever.
+fn open_file(path: &str, patience: Duration) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    if !fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
+        return options.open(path);
+    }
+    options.create(false).custom_flags(OFlag::O_NONBLOCK.bits());
+    let until = Instant::now() + patience;
+    loop {
+        match options.open(path) {
+            Err(error) if error.raw_os_error() == Some(Errno::ENXIO as i32) => {
+                if Instant::now() >= until {
+                    return Err(io::Error::other("it is a pipe that nobody reads"));
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+            Err(error) => return Err(error),
+            Ok(pipe) => {
+                fcntl(&pipe, FcntlArg::F_SETFL(OFlag::empty()))?;
+                return Ok(pipe);
+            }
+        }
+    }
+}
+
 impl EventLog {
     /// Opens `target`: the path of a file, which is replaced, or `fd:N` for a descriptor that this process
     /// inherited. Without a target, events are dropped.
@@ -272,9 +304,7 @@ impl EventLog {
                 let number: u32 = number.parse().map_err(io::Error::other)?;
                 OpenOptions::new().append(true).open(format!("/dev/fd/{number}"))
             }
-            None => {
-                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(target)
-            }
+            None => open_file(target, READER),
         };
         let started = Instant::now();
         let file = target.map(open).transpose()?;
@@ -381,6 +411,21 @@ mod tests {
         assert_eq!(state(), (JobPhase::Running, 1, 0));
         events.emit(&Event::rank_exited(Rank(1), "a".into(), 7, ExitStatus::Code(0)));
         assert_eq!(state(), (JobPhase::Running, 1, 1));
+    }
+
+    #[test]
+    fn a_pipe_is_opened_once_somebody_reads_it() {
+        let scratch = tempfile::tempdir().unwrap();
+        let pipe = scratch.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let error = open_file(pipe.to_str().unwrap(), Duration::ZERO).unwrap_err();
+        assert_eq!(error.to_string(), "it is a pipe that nobody reads");
+        let path = pipe.clone();
+        let reader = thread::spawn(move || fs::read_to_string(path).unwrap());
+        let mut opened = open_file(pipe.to_str().unwrap(), Duration::from_secs(60)).unwrap();
+        opened.write_all(b"all").unwrap();
+        drop(opened);
+        assert_eq!(reader.join().unwrap(), "all");
     }
 
     #[test]

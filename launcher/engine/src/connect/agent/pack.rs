@@ -56,7 +56,8 @@ pub fn pack(launcher: &Path, root: &Path, output: &Path) -> Result<Index, PackEr
     if !found.index.programs.keys().any(|path| path.ends_with(AGENT)) {
         return Err(PackError::Nothing(root.join(DIRECTORY)));
     }
-    // The new file replaces what has its name, /dev/null as well.
+    // The new file replaces what has its name, /dev/null as well. A link stays, and its target is replaced.
+    let output = &output.canonicalize().unwrap_or_else(|_| output.to_owned());
     if output.metadata().is_ok_and(|found| !found.is_file()) {
         return Err(PackError::Special(output.to_owned()));
     }

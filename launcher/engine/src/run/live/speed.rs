@@ -109,20 +109,33 @@ fn is_no_number(rest: &[u8]) -> bool {
     first.eq_ignore_ascii_case(b"nan") || first.eq_ignore_ascii_case(b"inf")
 }
 
-/// Parses the number before a unit.
+/// Parses the number before a unit. What is glued to a word, such as `v2`, is none.
 fn before(head: &[u8]) -> Option<f64> {
     let head = head.trim_ascii_end();
     let length = head.iter().rev().take_while(|byte| is_of_number(byte)).count();
-    number(&head[head.len() - length..])
+    let (front, text) = head.split_at(head.len() - length);
+    if front.last().is_some_and(u8::is_ascii_alphabetic) { None } else { number(text) }
 }
 
 fn is_of_number(byte: &u8) -> bool {
-    byte.is_ascii_digit() || matches!(byte, b'.' | b',')
+    byte.is_ascii_digit() || b".,_+-eE".contains(byte)
 }
 
+/// Parses a number as programs print it: `1205.5`, `1,205.5`, `1_205`, `1,5` (a comma that no three digits follow), `1.2e+03`.
 fn number(text: &[u8]) -> Option<f64> {
-    let text = std::str::from_utf8(text).ok()?.trim_matches(['.', ',']);
-    text.replace(',', "").parse().ok()
+    let text = std::str::from_utf8(text).ok()?.trim_end_matches(['.', ',', 'e', 'E', '+', '-']);
+    let text = if text.starts_with("..") { text.trim_start_matches('.') } else { text };
+    let (mantissa, exponent) = text.split_at(text.find(['e', 'E']).unwrap_or(text.len()));
+    let whole = mantissa.split_once('.').map_or(mantissa, |(whole, _)| whole);
+    let is_grouped = whole.split(',').skip(1).all(|group| group.len() == 3);
+    let mantissa = match mantissa.split_once(',') {
+        Some((whole, part)) if !is_grouped && !part.contains([',', '.']) => {
+            format!("{whole}.{part}")
+        }
+        Some(_) if !is_grouped => return None,
+        _ => mantissa.replace(',', ""),
+    };
+    format!("{}{exponent}", mantissa.replace('_', "")).parse().ok()
 }
 
 #[cfg(test)]
@@ -143,6 +156,12 @@ mod tests {
             (" 12%|#  | 10/80 [00:10<01:20, 1.52s/it]\r", 1.52, "s/it"),
             ("| epoch 1 | lr 20.00 | ms/batch 11.50 | loss 5.1", 11.5, "ms/batch"),
             ("tokens/s=90210.\n", 90210.0, "tokens/s"),
+            ("1.2e+04 tokens/s", 12_000.0, "tokens/s"),
+            ("tokens/sec: 1.2e4, loss 3", 12_000.0, "tokens/sec"),
+            ("2e-3 s/it", 0.002, "s/it"),
+            ("it/s: .5", 0.5, "it/s"),
+            ("1_234 tok/s", 1234.0, "tok/s"),
+            ("1,5 it/s", 1.5, "it/s"),
             ("5 images/s\n6 images/s\nsaved /tmp/s 7\n", 6.0, "images/s"),
         ] {
             assert_eq!(last(line), Some((value, unit.to_owned())), "{line}");
