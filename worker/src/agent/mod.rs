@@ -32,7 +32,7 @@ use crate::node::{self, cache, environment};
 use crate::ranks::files::JobFiles;
 use crate::ranks::library::RankLibrary;
 use crate::ranks::prepare::{self, PreparedRanks};
-use crate::ranks::{ProcessContext, RankChange, Ranks, StartConfig, child};
+use crate::ranks::{ProcessContext, RankChange, Ranks, StartConfig, child, sealed};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::job::{Job, Problem};
 use rlaunch_bootstrap::protocol::control::{
@@ -47,7 +47,7 @@ use std::path::Path;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -171,6 +171,7 @@ impl Agent {
     /// if the job ends before they start.
     async fn run(&mut self, workspace: &Workspace, grace: Grace) -> Option<()> {
         let job = Arc::new(self.receive_job().await?);
+        let job_at = SystemTime::now();
         let library = RankLibrary::locate(&job);
         let (mut prepared, services) = self.prepare(&job, workspace, &library).await?;
         // Overlaps with waiting for the other agents.
@@ -197,6 +198,7 @@ impl Agent {
             workspace: workspace.path().map(Path::to_owned),
             mpi: tree.mpi().identity(),
             unfinalized: tree.mpi().unfinalized(),
+            job_at,
         };
         let to_launcher = &self.channel.to_launcher;
         let mut ranks = Ranks::start(&job, prepared, setup, to_launcher, self.hello_at, context);
@@ -290,9 +292,17 @@ impl Agent {
 
     async fn receive_job(&mut self) -> Option<Job> {
         loop {
-            if let ToAgent::Job(job) = self.next_message().await? {
-                self.silence = Silence::new(job.node_timeout(), job.launcher_timeout());
-                return Some(*job);
+            match self.next_message().await? {
+                ToAgent::CheckCopy { copy, content } => {
+                    let checking = move || sealed::host_of(&copy, &content);
+                    let host = self.in_thread(checking).await?;
+                    self.channel.to_launcher.send(&FromAgent::CopyChecked { host });
+                }
+                ToAgent::Job(job) => {
+                    self.silence = Silence::new(job.node_timeout(), job.launcher_timeout());
+                    return Some(*job);
+                }
+                _ => {}
             }
         }
     }
