@@ -297,12 +297,22 @@ shift 3
 exec unshare --mount --uts sh -c "$begins; $becomes" sh "$@"
 "#;
 
-/// Puts the stand-in for Docker on the PATH of logins.
+/// Stand-in for Apptainer, which runs a program in an image that is a file: what is there has another host name here, and the
+/// home directory and the processes are the host's.
+const APPTAINER: &str = r#"#!/bin/sh
+[ "$1 $2 $3" = "exec --nv train.sif" ] || { echo "FATAL:   not understood: $*" >&2; exit 255; }
+shift 3
+exec unshare --mount --uts sh -c 'hostname $(hostname)-inside && exec "$@"' sh "$@"
+"#;
+
+/// Puts the stand-ins for Docker and Apptainer on the PATH of logins.
 fn engine<'a>(field: &'a Field, hosts: &'a [&'a str]) -> impl Drop + 'a {
     let bashrc = Account::Root.home().join(".bashrc");
     for host in hosts {
-        let docker = Path::new("/tmp/engines/docker");
-        field.lab.write_file(host, docker, ENGINE.as_bytes(), 0o755).unwrap();
+        for (name, text) in [("docker", ENGINE), ("apptainer", APPTAINER)] {
+            let program = Path::new("/tmp/engines").join(name);
+            field.lab.write_file(host, &program, text.as_bytes(), 0o755).unwrap();
+        }
         field.lab.write_file(host, &bashrc, b"PATH=/tmp/engines:$PATH\n", 0o644).unwrap();
     }
     Undo(move || {
@@ -340,6 +350,19 @@ fn a_job_runs_in_containers() {
     running.wait_for_lines(2);
     running.signal(Signal::SIGTERM);
     running.finish().ended_with(143);
+}
+
+#[test]
+fn an_image_that_is_a_file_is_run_by_apptainer() {
+    let field = Field::new();
+    let _engine = engine(&field, &["a", "b"]);
+    let run = field.rlaunch("-H a,b --container other:train.sif --container-exec");
+    let ran = run.args(["apptainer exec --nv {name}", "hostname"]).run();
+    assert_eq!(ran.succeeded().sorted(), ["a-inside", "b-inside"], "{ran}");
+    // What the command says is shown.
+    let run = field.rlaunch("-H a --container other:other.sif --container-exec");
+    let ran = run.args(["apptainer exec --nv {name}", "hostname"]).run();
+    ran.says(&["not understood: exec --nv other.sif"]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `--sync`: the working tree on hosts, before a job starts and while it runs.
 
-use crate::support::{Field, Run, launch_directory};
+use crate::support::{Field, Run, Undo, launch_directory};
+use rlaunch_lab::Account;
 use std::fs;
 use std::path::PathBuf;
 use tempfile::TempDir;
@@ -95,6 +96,67 @@ fn ranks_run_in_a_copy_that_follows_the_directory() {
     assert_eq!(ran.succeeded().out(), format!("{copy}/src\n"), "{ran}");
     let ran = project.job(&field, "--sync -H a --wdir src --no-tag", "").args(["pwd"]).run();
     assert_eq!(ran.succeeded().out(), format!("{copy}/src\n"), "{ran}");
+}
+
+#[test]
+fn a_job_and_its_copy_have_one_login() {
+    let field = Field::new();
+    let hosts = ["a", "b"];
+    let _copies = field.scratch(&hosts, COPIES);
+    let project = Project::new();
+    let logins = |host| field.lab.sshd(host).unwrap().log().matches("Accepted publickey").count();
+    let before = hosts.map(logins);
+    let ran = project.job(&field, "--sync -H a,b --no-tag", "").args(["cat", "old"]).run();
+    assert_eq!(ran.succeeded().out(), "old\nold\n", "{ran}");
+    assert_eq!(hosts.map(logins), before.map(|count| count + 1), "{ran}");
+}
+
+#[test]
+fn a_server_may_take_one_session_a_connection() {
+    let field = Field::new();
+    let _copies = field.scratch(&["a", "b"], COPIES);
+    let project = Project::new();
+    field.warm("a,b", Account::Root);
+    let sshd = field.lab.sshd("b").unwrap();
+    let _restore = Undo(|| sshd.restart(&[]));
+    sshd.restart(&["MaxSessions 1"]).unwrap();
+    let ran = project.job(&field, "--sync -H a,b --no-tag", "").args(["cat", "old"]).run();
+    assert_eq!(ran.succeeded().out(), "old\nold\n", "{ran}");
+}
+
+/// A copy that is what it has to be is compared by agents alone; of any other the program that copies is started.
+#[test]
+fn an_unchanged_tree_is_only_compared() {
+    let field = Field::new();
+    let hosts = ["a", "b"];
+    let _copies = field.scratch(&hosts, COPIES);
+    let project = Project::new();
+    let ran = || {
+        let run = project.job(&field, "--sync -H a,b --no-tag", "");
+        let ran = run.sh("cat src/module; ls; echo mine >own").run();
+        ran.succeeded();
+        ran
+    };
+    // The program that copies makes a new one.
+    let seal = |host: &str| field.on(host, &format!("stat -c '%i %z' {COPIES}/*.seal"));
+    ran();
+    let sealed = hosts.map(seal);
+    let again = ran();
+    assert_eq!(hosts.map(seal), sealed, "{again}");
+    // A changed file here, a changed file and a missing one there, and a file that is gone here.
+    let copy = first_copy(&field, "b");
+    project.write("src/module", "second\n");
+    assert!(ran().out().contains("second"));
+    assert_ne!(hosts.map(seal), sealed);
+    for change in ["echo other >src/module", "rm src/module", "rm -r src", "touch old"] {
+        let sealed = hosts.map(seal);
+        field.on("b", &format!("cd {copy} && {change}"));
+        let ran = ran();
+        assert_ne!(hosts.map(seal), sealed, "{change}: {ran}");
+        assert_eq!(ran.out().matches("second\n").count(), 2, "{change}: {ran}");
+    }
+    fs::remove_file(project.path("old")).unwrap();
+    assert!(!ran().out().contains("old"));
 }
 
 #[test]

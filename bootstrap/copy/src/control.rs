@@ -7,6 +7,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use crate::chunks::Hash;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -200,6 +201,8 @@ pub enum Report {
     NotLoaded { rank: u32, text: String, hint: Option<String> },
     /// The working tree is larger than it may be, and is not copied.
     TooLarge { files: u64, bytes: u64 },
+    /// Hash of the working tree's list of files, with what they contain.
+    Content { hash: Hash },
     /// The rank cannot go on.
     Failed { rank: u32, text: String, hint: Option<String> },
     /// Something that the user may want to know.

@@ -238,6 +238,16 @@ impl Manifest {
         Manifest { entries, starts: Vec::new() }.check()
     }
 
+    /// Returns a hash of the manifest without the times of directories, which also change by files that are not copied.
+    pub fn content(&self) -> Hash {
+        let timeless = |entry: &Entry| match entry.kind {
+            Kind::Directory => Entry { mtime: Time { secs: 0, nanos: 0 }, ..entry.clone() },
+            Kind::File { .. } | Kind::Link { .. } => entry.clone(),
+        };
+        let entries = self.entries.iter().map(timeless).collect();
+        hash(&Manifest { entries, starts: Vec::new() }.encode())
+    }
+
     /// Encodes the manifest.
     pub fn encode(&self) -> Vec<u8> {
         // Nothing that a manifest consists of can be refused, and a vector is never full.
@@ -298,11 +308,6 @@ impl Manifest {
     /// Returns the chunks of an entry; none but those of a file has any.
     pub fn chunks_of(&self, entry: usize) -> Range<u32> {
         self.starts[entry]..self.starts[entry + 1]
-    }
-
-    /// Returns the name of this manifest: the hash of what [`Manifest::encode`] returns.
-    pub fn digest(&self) -> Hash {
-        hash(&self.encode())
     }
 }
 
@@ -476,14 +481,24 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_manifest_is_that_of_its_content() {
+    fn equal_files_are_one_content() {
         let one = Manifest::new(vec![file("a", 1), directory("b")]).unwrap();
         let same = Manifest::new(vec![directory("b"), file("a", 1)]).unwrap();
-        assert_eq!(one.digest(), same.digest());
+        assert_eq!(one.content(), same.content());
         let other = Manifest::new(vec![Entry { mode: 0o600, ..file("a", 1) }, directory("b")]);
-        assert_ne!(one.digest(), other.unwrap().digest());
+        assert_ne!(one.content(), other.unwrap().content());
         let empty = Manifest::new(Vec::new()).unwrap();
         assert_eq!(Manifest::decode(&empty.encode()), Ok(empty));
+    }
+
+    #[test]
+    fn the_content_of_a_tree_is_also_without_the_times_of_directories() {
+        let later = |entry: Entry| Entry { mtime: Time { secs: 1_800_000_000, nanos: 0 }, ..entry };
+        let content = |entries: [Entry; 2]| Manifest::new(entries.into()).unwrap().content();
+        let one = content([directory("b"), file("b/a", 1)]);
+        assert_eq!(content([later(directory("b")), file("b/a", 1)]), one);
+        assert_ne!(content([directory("b"), later(file("b/a", 1))]), one);
+        assert_ne!(content([directory("b"), file("b/c", 1)]), one);
     }
 
     /// Entries of random trees: each is in one of the directories before it.

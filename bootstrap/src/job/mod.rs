@@ -4,6 +4,7 @@
 
 pub mod library;
 mod problem;
+pub mod seal;
 
 pub use crate::id::ExitStatus;
 pub use crate::rendezvous::oob::PortRange;

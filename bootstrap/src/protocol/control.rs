@@ -11,6 +11,8 @@
 //! ```text
 //! agent                         launcher
 //!   Hello             ──────▶
+//!                     ◀──────   CheckCopy         if the job has a working tree
+//!   CopyChecked       ──────▶
 //!                     ◀──────   Job, File…
 //!   Prepared | Refused ─────▶                     the launcher waits for every node
 //!                     ◀──────   Helper            nodes with RDMA: the prover
@@ -60,11 +62,12 @@ use crate::rendezvous::message::MissingRanks;
 use crate::rendezvous::oob::{EdgeReport, ParentPeer};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Version of these messages. Every change of a message needs a new number. Launcher and agent are
 /// normally of the same build; they differ only if `--agent` names another agent.
-pub const PROTOCOL_VERSION: u16 = 29;
+pub const PROTOCOL_VERSION: u16 = 30;
 
 /// Words with which an agent ends where it has no /proc. It could find neither its own file nor its ranks.
 pub const NO_PROC: &str = "/proc is not mounted on this host";
@@ -110,6 +113,14 @@ pub const BEAT: Duration = Duration::from_secs(2);
 /// Message from the launcher to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToAgent {
+    /// Question whether the copy of a working tree is what it has to be, before the job: the launcher copies it otherwise.
+    CheckCopy {
+        /// Directory of the copy, with a seal beside it ([`crate::job::seal`]). `~/` is the home directory.
+        #[serde(with = "crate::serde_path")]
+        copy: PathBuf,
+        /// Hash of what the copy has to contain.
+        content: [u8; 32],
+    },
     /// Description of the job, to prepare for.
     Job(Box<Job>),
     /// Next part of a preloaded file; an empty part marks the end of the file.
@@ -234,6 +245,11 @@ pub enum FromAgent {
         /// Version of the messages that the agent uses ([`PROTOCOL_VERSION`]).
         version: u16,
         facts: NodeFacts,
+    },
+    /// Answer to [`ToAgent::CheckCopy`].
+    CopyChecked {
+        /// Host of the copy's seal; `None` if the copy is not what it has to be.
+        host: Option<String>,
     },
     /// Preparation is complete, and every condition of the job holds on this node.
     Prepared {

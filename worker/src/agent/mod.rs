@@ -45,7 +45,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
@@ -167,6 +167,7 @@ impl Agent {
     /// if the job ends before they start.
     async fn run(&mut self, workspace: &Workspace, grace: Grace) -> Option<()> {
         let job = Arc::new(self.receive_job().await?);
+        let job_at = SystemTime::now();
         let library = RankLibrary::locate(&job);
         let (mut prepared, services) = self.prepare(&job, workspace, &library).await?;
         // Overlaps with waiting for the other agents.
@@ -193,6 +194,7 @@ impl Agent {
             workspace: workspace.path().map(Path::to_owned),
             mpi: tree.mpi().identity(),
             unfinalized: tree.mpi().unfinalized(),
+            job_at,
         };
         let to_launcher = &self.channel.to_launcher;
         let mut ranks = Ranks::start(&job, prepared, setup, to_launcher, self.hello_at, context);

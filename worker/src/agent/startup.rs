@@ -11,7 +11,7 @@ use crate::network::ports::LOOPBACK;
 use crate::network::rendezvous::{Tree, TreeEvent};
 use crate::network::services::Services;
 use crate::node::{self, environment};
-use crate::ranks::StartConfig;
+use crate::ranks::{StartConfig, sealed};
 use crate::ranks::files::JobFiles;
 use crate::ranks::library::RankLibrary;
 use crate::ranks::prepare::{self, PreparedRanks};
@@ -34,9 +34,17 @@ pub(super) struct StartupParts {
 impl Agent {
     pub(super) async fn receive_job(&mut self) -> Option<Job> {
         loop {
-            if let ToAgent::Job(job) = self.next_message().await? {
-                self.silence = Silence::new(job.node_timeout(), job.launcher_timeout());
-                return Some(*job);
+            match self.next_message().await? {
+                ToAgent::CheckCopy { copy, content } => {
+                    let checking = move || sealed::host_of(&copy, &content);
+                    let host = self.in_thread(checking).await?;
+                    self.channel.to_launcher.send(&FromAgent::CopyChecked { host });
+                }
+                ToAgent::Job(job) => {
+                    self.silence = Silence::new(job.node_timeout(), job.launcher_timeout());
+                    return Some(*job);
+                }
+                _ => {}
             }
         }
     }

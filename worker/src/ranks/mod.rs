@@ -9,6 +9,7 @@
 //! | `stdin.rs`, `output.rs` | input from the launcher, output to it |
 //! | `stream_ends.rs` | the agent's ends of streams, which no program can block it with |
 //! | `pseudoterminal.rs` | terminals of commands beside ranks, and for the stdout of ranks |
+//! | `sealed.rs` | copies of working trees that are what their seals say |
 //! | `written.rs` | what ranks have written in a working tree |
 //! | `session/` | commands beside a rank, and its debugger |
 //! | `mpi_library.rs` | the process management interface that a program needs; MPI programs that would each run alone |
@@ -23,6 +24,7 @@ mod output;
 mod paths;
 pub(crate) mod prepare;
 mod pseudoterminal;
+pub(crate) mod sealed;
 mod session;
 pub(crate) mod stdin;
 pub(crate) mod stream_ends;
@@ -172,6 +174,8 @@ pub(crate) struct ProcessContext {
     /// Data for the environment of MPI ranks.
     pub(crate) mpi: MpiIdentity,
     pub(crate) unfinalized: UnfinalizedRanks,
+    /// Time at which the job came, before which a working tree was copied to this node.
+    pub(crate) job_at: SystemTime,
 }
 
 /// Change in the state of a rank.
@@ -709,7 +713,8 @@ impl Ranks {
         self.receipt.segments_removed = swept.removed + of_job;
         self.receipt.segments_unclaimed = swept.unclaimed;
         if let Some(tree) = &self.tree {
-            self.receipt.written = written::since(tree, self.started_at - CLOCK_TICK);
+            let since = (self.started_at - CLOCK_TICK).max(self.context.job_at);
+            self.receipt.written = written::since(tree, since);
         }
         self.receipt
     }

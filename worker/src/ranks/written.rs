@@ -29,21 +29,21 @@ pub(super) fn since(top: &Path, since: SystemTime) -> WrittenFiles {
                 found.is_part = true;
                 return found;
             }
-            let Ok(metadata) = entry.metadata() else { continue };
-            let path = entry.path();
-            if metadata.is_dir() {
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_dir() {
                 if entry.file_name() != OsStr::new(COMPILED) {
-                    left.push(path);
+                    left.push(entry.path());
                 }
                 continue;
             }
-            if !metadata.is_file() || !is_new(&metadata) {
+            let Some(metadata) = entry.metadata().ok().filter(|of| kind.is_file() && is_new(of))
+            else {
                 continue;
-            }
+            };
             found.files += 1;
             found.bytes += metadata.len();
             if found.names.len() < NAMED
-                && let Ok(name) = path.strip_prefix(top)
+                && let Ok(name) = entry.path().strip_prefix(top)
             {
                 found.names.push(name.to_string_lossy().into_owned());
             }

@@ -25,7 +25,9 @@ use rlaunch_plan::job::options::{Restarts, Show};
 use rlaunch_plan::job::{Identity, JobSpec};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use std::sync::{Arc, OnceLock};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::Instrument;
 
@@ -36,6 +38,23 @@ pub struct Launch {
     pub stdio: Stdio,
     /// Handle to leave the terminal once ranks have started; `None` for a job that stays there.
     pub detaching: Option<Detaching>,
+    /// What brings the working tree to the hosts; `None` if they need none, or have it.
+    pub tree: Option<Box<dyn TreeSource>>,
+}
+
+/// Future that a trait object returns.
+pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failed>> + 'a>>;
+
+/// Working tree whose copy hosts have before they prepare for the job.
+pub trait TreeSource: Send {
+    /// Returns the directory of hosts that has the copy, with `~/` for their home directories.
+    fn copy(&self) -> PathBuf;
+
+    /// Returns a hash of what the copy has to contain, once it is known.
+    fn content(&mut self) -> Pending<'_, [u8; 32]>;
+
+    /// Copies the tree to all hosts. Returns those whose copy is that of another host, with the latter.
+    fn bring(self: Box<Self>) -> Pending<'static, Vec<(String, String)>>;
 }
 
 /// Attempt at a job.
@@ -44,6 +63,8 @@ pub struct JobRun {
     pub reach: Reach,
     pub stdio: Stdio,
     pub(crate) detaching: Option<Detaching>,
+    /// Taken by the first attempt: a restart finds the copy.
+    pub(crate) tree: Mutex<Option<Box<dyn TreeSource>>>,
     pub events: EventLog,
     /// Collector of the job's record; `None` if no record is wanted.
     pub(crate) recorder: Option<Recorder>,
@@ -94,7 +115,7 @@ impl JobRun {
     }
 
     fn new(launch: Launch, events: EventLog) -> JobRun {
-        let Launch { spec, reach, stdio, detaching } = launch;
+        let Launch { spec, reach, stdio, detaching, tree } = launch;
         let is_timed = spec.show.contains(&Show::Timing);
         let events = if is_timed { events.with_timing() } else { events };
         let store = detaching.as_ref().and_then(Detaching::store);
@@ -110,6 +131,7 @@ impl JobRun {
             reach,
             stdio,
             detaching,
+            tree: Mutex::new(tree),
             events,
             recorder,
             facts: None,
@@ -121,7 +143,11 @@ impl JobRun {
     /// Returns the parts that the next attempt is made from.
     pub(crate) fn into_parts(self) -> (Launch, EventLog) {
         let JobRun { spec, reach, stdio, detaching, events, .. } = self;
-        (Launch { spec, reach, stdio, detaching }, events)
+        (Launch { spec, reach, stdio, detaching, tree: None }, events)
+    }
+
+    pub(crate) fn take_tree(&self) -> Option<Box<dyn TreeSource>> {
+        self.tree.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Runs a phase of the job, logs its duration and emits it as an event.

@@ -101,6 +101,9 @@ async fn phases(
     if job.spec.has_slots_from_gpus() {
         announce(job, &reached.map)?;
     }
+    if let Some(tree) = job.take_tree() {
+        job.phase("sync", reached.sync(tree, job, pump)).await?;
+    }
     let prepared = job.phase("prepare", reached.prepare(job, pump)).await?;
     let joined = job.phase("join", prepared.join(job, pump)).await?;
     joined.show(job, pump).await?;

@@ -11,11 +11,13 @@
 //! | `nodes` | a node, its agent, ranks assigned to nodes |
 //! | `connect` | hosts are connected and their agents started |
 //! | `helper_upload` | programs that nodes need for the proof of paths, and for stacks |
+//! | `tree` | copies of a working tree are compared with it, and made what they have to be |
 //! | `prepare` | every node gets its part of the job and checks that it can run that part |
 
 mod connect;
 mod helper_upload;
 mod prepare;
+mod tree;
 
 pub(crate) use connect::{Connecting, open_sessions};
 pub(crate) use helper_upload::HelperUpload;

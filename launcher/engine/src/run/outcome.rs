@@ -514,7 +514,7 @@ mod tests {
         let tree = TreeCopy {
             of_ranks: "/home/u/x y".into(),
             of_hosts: "~/.cache/rlaunch/sync/ab/x y".into(),
-            shared: vec![("e".into(), "d".into()), ("f".into(), "d".into())],
+            shared: vec![("e".into(), "d".into()), ("f".into(), "d".into())].into(),
         };
         let none = [end(&[], false), None];
         assert_eq!(written_line(["a", "b"].into_iter().zip(&none), &tree), None);

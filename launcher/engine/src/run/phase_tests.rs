@@ -1,7 +1,7 @@
 //! Every trouble in every phase, in virtual time: how the attempt ends, when, and with which sentence.
 
 use super::detach::Detaching;
-use super::job_run::{JobRun, Stdio};
+use super::job_run::{JobRun, Pending, Stdio, TreeSource};
 use super::nodes::open_sessions;
 use super::phases;
 use super::signals::{Signals, UserSignal};
@@ -16,7 +16,10 @@ use rlaunch_bootstrap::protocol::control::{
 };
 use rlaunch_bootstrap::rendezvous::oob::EdgeReport;
 use rlaunch_plan::testing;
+use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use std::path::PathBuf;
+use std::sync::Mutex;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::sync::mpsc;
@@ -30,6 +33,7 @@ const WIDE: TerminalSize = TerminalSize { rows: 30, columns: 100 };
 /// Message of the launcher at which the trouble begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum At {
+    CheckCopy,
     Job,
     Join,
     Table,
@@ -54,6 +58,8 @@ enum Trouble {
     Untold,
     /// The user changes the size of the terminal, and agents fail once their ranks are told.
     Resized,
+    /// The copy of the working tree is not what it has to be.
+    Differs,
 }
 
 /// Agent of one rank, which makes trouble at a message of the launcher.
@@ -90,6 +96,7 @@ impl Agent {
                         signals.send(UserSignal::Resize(WIDE)).unwrap();
                         answers(rank, &message, began)
                     }
+                    Some(Trouble::Differs) => vec![FromAgent::CopyChecked { host: None }],
                     Some(Trouble::IsSilent | Trouble::Timeout) => Vec::new(),
                     None if message == (ToAgent::End { now: true }) => return,
                     Some(Trouble::Untold) | None => answers(rank, &message, began),
@@ -114,6 +121,7 @@ impl Agent {
 
 fn begin_of(message: &ToAgent) -> Option<At> {
     match message {
+        ToAgent::CheckCopy { .. } => Some(At::CheckCopy),
         ToAgent::Job(_) => Some(At::Job),
         ToAgent::Join { .. } => Some(At::Join),
         ToAgent::Table(_) => Some(At::Table),
@@ -126,6 +134,7 @@ fn begin_of(message: &ToAgent) -> Option<At> {
 fn answers(rank: Rank, message: &ToAgent, began: Instant) -> Vec<FromAgent> {
     let address = |text: &str| text.parse().unwrap();
     match message {
+        ToAgent::CheckCopy { .. } => vec![FromAgent::CopyChecked { host: Some("a".into()) }],
         ToAgent::Job(_) => vec![FromAgent::Prepared {
             notices: vec![],
             ports: vec![21_000, 21_001],
@@ -165,6 +174,23 @@ fn facts(node: NodeId) -> NodeFacts {
     NodeFacts { addresses: vec![address], ..testing::facts() }
 }
 
+/// Working tree that cannot be copied.
+struct Tree;
+
+impl TreeSource for Tree {
+    fn copy(&self) -> PathBuf {
+        "~/copy".into()
+    }
+
+    fn content(&mut self) -> Pending<'_, [u8; 32]> {
+        Box::pin(async { Ok([7; 32]) })
+    }
+
+    fn bring(self: Box<Self>) -> Pending<'static, Vec<(String, String)>> {
+        Box::pin(async { Err(Failed::new(Exit::FILES, "no copy")) })
+    }
+}
+
 /// Makes an attempt at a job on the hosts a and b, with a trouble at one of them. Returns its error, and the seconds until
 /// all its sessions were closed.
 async fn attempt(at: At, trouble: Trouble) -> (Failed, u64) {
@@ -177,6 +203,7 @@ async fn attempt(at: At, trouble: Trouble) -> (Failed, u64) {
         spec,
         reach: Reach::default(),
         stdio: Stdio::Stderr,
+        tree: Mutex::new(Some(Box::new(Tree))),
         detaching: (trouble == Trouble::Untold).then(Detaching::from_killed_parent),
         events,
         recorder: None,
@@ -211,7 +238,7 @@ async fn attempt(at: At, trouble: Trouble) -> (Failed, u64) {
 
 #[tokio::test(start_paused = true)]
 async fn each_trouble_ends_each_phase_in_time_and_is_named() {
-    use At::{Job, Join, Start, Table};
+    use At::{CheckCopy, Job, Join, Start, Table};
     use Trouble::{Closes, Fails, IsSilent, Signal, Stalls, Timeout};
     let before = "interrupted before any rank was started";
     let interrupted = "interrupted: ";
@@ -219,7 +246,7 @@ async fn each_trouble_ends_each_phase_in_time_and_is_named() {
     let table = "rendezvous: the rank table did not reach every host in 8 s";
     let fails = "cannot read its disk: no answer";
     let late = "not done within 3 s (--timeout)";
-    for at in [Job, Join, Table, Start] {
+    for at in [CheckCopy, Job, Join, Table, Start] {
         // The root of the tree is a, the troubled host is else b.
         let host = if at == Table { "a" } else { "b" };
         let lost = |how: &str| format!("node {host} is lost: {how}");
@@ -238,6 +265,7 @@ async fn each_trouble_ends_each_phase_in_time_and_is_named() {
     }
     // Ranks may be silent for as long as they want.
     for (at, exit, seconds, sentence) in [
+        (CheckCopy, 202, 30, "no answer within 30 s: b (comparing the working tree)"),
         (Job, 202, 30, "no answer within 30 s: b (preparing)"),
         (Join, 204, 8, "rendezvous: b did not join within 8 s"),
         (Table, 204, 8, table),
@@ -246,6 +274,12 @@ async fn each_trouble_ends_each_phase_in_time_and_is_named() {
         assert_eq!((failed.exit.0, took), (exit, seconds), "{at:?}: {failed:?}");
         assert!(failed.message.starts_with(sentence), "{at:?}: {failed:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tree_is_copied_if_any_host_has_another() {
+    let (failed, took) = attempt(At::CheckCopy, Trouble::Differs).await;
+    assert_eq!((failed.exit.0, took, &*failed.message), (203, 0, "no copy"), "{failed:?}");
 }
 
 #[tokio::test(start_paused = true)]

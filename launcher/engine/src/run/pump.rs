@@ -161,6 +161,22 @@ impl<'s> Pump<'s> {
         }
     }
 
+    /// Does work that obeys the user's signals itself, as a job does.
+    pub(crate) async fn leave_signals_to<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                signal = self.signals.next() => {
+                    if let UserSignal::Resize(size) = signal {
+                        self.resized = Some(size);
+                    }
+                }
+            }
+        }
+    }
+
     fn timed_out(&self) -> Failed {
         let details = vec!["no rank was started yet".to_owned()];
         outcome::timed_out(self.timeout.unwrap_or_default(), details)

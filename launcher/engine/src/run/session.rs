@@ -68,7 +68,7 @@ pub(crate) struct SessionSlot {
     pub open: mpsc::Sender<()>,
 }
 
-/// Serves an agent that has started, until its channel ends. Then closes the connection to the agent's host.
+/// Serves an agent that has started, until its channel ends. Then leaves the host.
 pub(crate) async fn serve(
     started: StartedAgent,
     mut route: Option<HostConnection>,
@@ -125,7 +125,8 @@ pub(crate) async fn serve(
         session.report(NodeEventKind::CleanedUp(lost_agent.clean_up(kill_now).await), None);
     }
     if let Some(route) = route {
-        route.close().await;
+        // Of a node that is lost, the next job is to find out by itself whether it can be reached.
+        if session.done { route.leave().await } else { route.close().await }
     }
     reader.reap().await;
 }

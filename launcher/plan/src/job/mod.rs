@@ -30,6 +30,7 @@ use rlaunch_text::shell;
 use rlaunch_text::typed::TypedJob;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 use stdin::{Readers, Stdin};
 
@@ -49,14 +50,15 @@ pub struct TreeCopy {
     pub of_ranks: PathBuf,
     /// Where hosts have it: in the same place, unless ranks are in containers.
     pub of_hosts: PathBuf,
-    /// Hosts whose copy is that of another host, with the latter: their home directory is one.
-    pub shared: Vec<(String, String)>,
+    /// Hosts whose copy is that of another host, with the latter: their home directory is one. Known once all have it.
+    pub shared: OnceLock<Vec<(String, String)>>,
 }
 
 impl TreeCopy {
     /// Returns the host that stands for all that have the same copy as this one.
     pub fn holder<'a>(&'a self, host: &'a str) -> &'a str {
-        let other = self.shared.iter().find(|(sharer, _)| sharer == host);
+        let shared = self.shared.get().into_iter().flatten();
+        let other = shared.into_iter().find(|(sharer, _)| sharer == host);
         other.map_or(host, |(_, holder)| holder)
     }
 

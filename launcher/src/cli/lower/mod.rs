@@ -126,7 +126,7 @@ pub(crate) fn job(mut args: JobArgs, config: &LoadedConfig) -> Result<Launch, Jo
     apps::check_copied_programs(&spec)?;
     options::enter_containers(&mut reach, &containers, &mut spec)?;
     let (stdio, detaching) = (stdio_with(args.detaching.as_ref()), args.detaching);
-    Ok(Launch { spec, reach, stdio, detaching })
+    Ok(Launch { spec, reach, stdio, detaching, tree: None })
 }
 
 /// Leaves this machine out if an option of another launcher says so, and checks the number of nodes that one gives.
@@ -471,7 +471,7 @@ impl MeasurementJob {
         job.command_line = std::env::args_os().collect();
         job.directory = here().ok().map(|here| here.path);
         job.is_recorded = true;
-        Ok(Launch { spec: job, reach, stdio: Stdio::Stdout, detaching: None })
+        Ok(Launch { spec: job, reach, stdio: Stdio::Stdout, detaching: None, tree: None })
     }
 }
 

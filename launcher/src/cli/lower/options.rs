@@ -6,7 +6,7 @@ use crate::cli::args::{ConnectArgs, ImageArgs, NetworkArgs, PlacementArgs};
 use crate::cli::config::LoadedConfig;
 use rlaunch_bootstrap::job::EnvVar;
 use rlaunch_console::messages;
-use rlaunch_engine::connect::connector::{Container, ContainerWords, Reach, Rsh, Volume};
+use rlaunch_engine::connect::connector::{Container, ContainerWords, Logins, Reach, Rsh, Volume};
 use rlaunch_plan::env::forwarded::{self, EnvOptions};
 use rlaunch_plan::env::horovod;
 use rlaunch_plan::job::JobSpec;
@@ -43,6 +43,8 @@ pub(crate) fn connect_options(args: ConnectArgs, config: &LoadedConfig) -> Resul
         agent: args.agent,
         agent_dir: args.agent_dir,
         fanout: args.ssh_fanout,
+        logins: Logins::default(),
+        is_ahead: false,
     })
 }
 

@@ -13,9 +13,11 @@ use rlaunch_bootstrap::job::{PortRange, WorkingDir};
 use rlaunch_console::progress;
 use rlaunch_copy::control::{Request, Secret};
 use rlaunch_engine::connect::agent::store;
+use rlaunch_engine::connect::connector::Reach;
 use rlaunch_engine::run::job_run::{Launch, NoRandom, Stdio, new_identity};
 use rlaunch_engine::run::live::client::RunningJob;
 use rlaunch_plan::hosts::Host;
+use rlaunch_plan::hosts::addresses::AddressConstraints;
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::apps::AppSpec;
 use rlaunch_plan::job::stdin::{Readers, Stdin};
@@ -26,11 +28,11 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io::{self, PipeReader, Write};
+use std::io::{self, PipeReader, PipeWriter, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// End of an attempt that tells how to go on.
 #[derive(Debug)]
@@ -44,8 +46,6 @@ pub(super) enum AttemptEnd {
     },
     /// A host has failed. The copy can go on with `rest`, which is empty if no other host has the files.
     Without { lost: LeftOut, rest: Vec<String> },
-    /// The working tree is larger than it may be, and nothing was copied.
-    TooLarge { files: u64, bytes: u64, failed: Failed },
 }
 
 /// Where the hosts of a copy come from.
@@ -59,7 +59,7 @@ pub(super) enum Origin<'a> {
         config: &'a LoadedConfig,
     },
     /// Job, ahead of which files are copied to its hosts.
-    Job(&'a Launch),
+    Job(&'a Ahead),
 }
 
 impl<'a> Origin<'a> {
@@ -85,7 +85,7 @@ impl<'a> Origin<'a> {
                 launch.spec.port_range = ports;
                 Ok(launch)
             }
-            Origin::Job(job) => launch_ahead_of(job, argv),
+            Origin::Job(job) => job.launch(argv),
         }
     }
 
@@ -93,7 +93,7 @@ impl<'a> Origin<'a> {
     pub(super) fn launch_copy(&self, way: &Way, left_out: &[LeftOut]) -> Result<Launch, Failed> {
         let PortRange { first, last } = match self {
             Origin::Verb { ports, .. } => *ports,
-            Origin::Job(job) => job.spec.port_range,
+            Origin::Job(job) => job.port_range,
         };
         let ports = format!("{first}-{last}");
         let mut launch = self.launch(&[way.words().rank, &ports])?;
@@ -130,21 +130,52 @@ fn launch_on(
     Ok(launch)
 }
 
-/// Makes a job on the hosts of another one, before that starts.
-fn launch_ahead_of(job: &Launch, argv: Vec<OsString>) -> Result<Launch, Failed> {
-    let app = AppSpec::new(argv, WorkingDir::Required("~".into()));
-    let identity = new_identity().map_err(|error| Failed::from_error(Exit::BUG, &error))?;
-    let mut spec = JobSpec::new(identity, hosts_with_ranks(&job.spec), app);
-    spec.map_by = MapBy::Ppr(1);
-    spec.command_line.clone_from(&job.spec.command_line);
-    spec.directory.clone_from(&job.spec.directory);
-    spec.node_timeout = job.spec.node_timeout;
-    spec.port_range = job.spec.port_range;
-    spec.oob = job.spec.oob.clone();
-    only_copies(&mut spec);
-    // Files are on the hosts, which containers of an image mount.
-    let (reach, stdio) = (job.reach.outside(), Stdio::Stdout);
-    Ok(Launch { spec, reach, stdio, detaching: None })
+/// What jobs ahead of another one have of that.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    hosts: Vec<Host>,
+    command_line: Vec<OsString>,
+    directory: Option<PathBuf>,
+    node_timeout: Option<Duration>,
+    port_range: PortRange,
+    oob: AddressConstraints,
+    pub(super) reach: Reach,
+}
+
+impl Ahead {
+    pub(super) fn of(Launch { spec, reach, .. }: &Launch) -> Ahead {
+        Ahead {
+            hosts: hosts_with_ranks(spec),
+            command_line: spec.command_line.clone(),
+            directory: spec.directory.clone(),
+            node_timeout: spec.node_timeout,
+            port_range: spec.port_range,
+            oob: spec.oob.clone(),
+            // Files are on the hosts, which containers of an image mount.
+            reach: reach.ahead(),
+        }
+    }
+
+    /// Returns the number of hosts.
+    pub(super) fn hosts(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// Makes a job on the same hosts.
+    fn launch(&self, argv: Vec<OsString>) -> Result<Launch, Failed> {
+        let app = AppSpec::new(argv, WorkingDir::Required("~".into()));
+        let identity = new_identity().map_err(|error| Failed::from_error(Exit::BUG, &error))?;
+        let mut spec = JobSpec::new(identity, self.hosts.clone(), app);
+        spec.map_by = MapBy::Ppr(1);
+        spec.command_line.clone_from(&self.command_line);
+        spec.directory.clone_from(&self.directory);
+        spec.node_timeout = self.node_timeout;
+        spec.port_range = self.port_range;
+        spec.oob = self.oob.clone();
+        only_copies(&mut spec);
+        let (reach, stdio) = (self.reach.clone(), Stdio::Stdout);
+        Ok(Launch { spec, reach, stdio, detaching: None, tree: None })
+    }
 }
 
 /// Returns the hosts that get ranks; all of the job while nobody knows how many GPUs they have.
@@ -201,44 +232,93 @@ fn put_first(spec: &mut JobSpec, from: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Runs the job. Also returns what each host has received.
+/// Runs an attempt to its end.
 pub(super) async fn run(
     way: &Way,
     transfer: &TransferArgs,
-    mut launch: Launch,
+    launch: Launch,
 ) -> Result<(AttemptEnd, Vec<(String, u64)>), Failed> {
-    let hosts: Vec<String> = launch.spec.hosts.iter().map(ToString::to_string).collect();
-    let requests = requests(way, transfer, &hosts)?;
-    let reports = Reports::new(hosts, way.verb(), way.source_of_progress());
-    let reports: SharedReports = Arc::new(Mutex::new(reports));
-    let stdin = give_to_ranks(&mut launch, line(&requests.of_ranks)?)?;
-    let local = match way.words().local {
-        Some(word) => {
-            let request = line(&requests.of_local)?;
-            let agent = launch.reach.agent.as_deref();
-            Some(LocalCopier::start(word, launch.spec.id, &request, agent, &reports)?)
+    Attempt::begin(way, transfer, launch)?.finish().await
+}
+
+/// Attempt that has begun: the program on this machine runs, and the job does not.
+pub(super) struct Attempt {
+    way: Way,
+    launch: Launch,
+    reports: SharedReports,
+    /// What the ranks read.
+    stdin: PipeReader,
+    local: Option<(PipeWriter, LocalCopier)>,
+}
+
+/// What the program on this machine knows of a working tree.
+pub(super) enum TreeState {
+    /// Hash of what it contains.
+    Read([u8; 32]),
+    /// It is larger than it may be, and the program has ended.
+    TooLarge { files: u64, bytes: u64, failed: Failed },
+}
+
+impl Attempt {
+    pub(super) fn begin(
+        way: &Way,
+        transfer: &TransferArgs,
+        mut launch: Launch,
+    ) -> Result<Attempt, Failed> {
+        let hosts: Vec<String> = launch.spec.hosts.iter().map(ToString::to_string).collect();
+        let requests = requests(way, transfer, &hosts)?;
+        let reports = Reports::new(hosts, way.verb(), way.source_of_progress());
+        let reports: SharedReports = Arc::new(Mutex::new(reports));
+        let stdin = give_to_ranks(&mut launch, line(&requests.of_ranks)?)?;
+        let local = match way.words().local {
+            Some(word) => {
+                let request = line(&requests.of_local)?;
+                let agent = launch.reach.agent.as_deref();
+                Some(LocalCopier::start(word, launch.spec.id, &request, agent, &reports)?)
+            }
+            None => None,
+        };
+        Ok(Attempt { way: way.clone(), launch, reports, stdin, local })
+    }
+
+    /// Waits until the program on this machine has read the working tree.
+    pub(super) async fn tree(&self) -> Result<TreeState, Failed> {
+        let changed = lock(&self.reports).changed();
+        loop {
+            if let Some(state) = lock(&self.reports).tree() {
+                return state;
+            }
+            changed.notified().await;
         }
-        None => None,
-    };
-    let (to_local, local) = local.map_or((None, None), |(pipe, local)| (Some(pipe), Some(local)));
-    let reader = RankReports { reports: Arc::clone(&reports), to_local };
-    let job = launch.spec.id;
-    let running = records::run_lines(launch, reader);
-    tokio::pin!(running);
-    let ended = tokio::select! {
-        ended = &mut running => ended,
-        () = end_after_failure(job, &reports) => running.await,
-    };
-    let Ended { ended, reader, .. } = ended?;
-    // The program here has heard of all ranks.
-    drop((reader, stdin));
-    let ended = match local {
-        Some(local) => local.conclude(ended, &reports).await,
-        None => ended,
-    };
-    progress::erase_step();
-    let reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok((conclude(way, ended, &reports)?, reports.received()))
+    }
+
+    /// Runs the job. Also returns what each host has received.
+    pub(super) async fn finish(self) -> Result<(AttemptEnd, Vec<(String, u64)>), Failed> {
+        let Attempt { way, launch, reports, stdin, local } = self;
+        let (to_local, local) = local.unzip();
+        let reader = RankReports { reports: Arc::clone(&reports), to_local };
+        let job = launch.spec.id;
+        // Of the size of the future of a job, in which this one may be.
+        let mut running = Box::pin(records::run_lines(launch, reader));
+        let ended = tokio::select! {
+            ended = &mut running => ended,
+            () = end_after_failure(job, &reports) => running.await,
+        };
+        let Ended { ended, reader, .. } = ended?;
+        // The program here has heard of all ranks.
+        drop((reader, stdin));
+        let ended = match local {
+            Some(local) => local.conclude(ended, &reports).await,
+            None => ended,
+        };
+        progress::erase_step();
+        let reports = lock(&reports);
+        Ok((conclude(&way, ended, &reports)?, reports.received()))
+    }
+}
+
+fn lock(reports: &SharedReports) -> MutexGuard<'_, Reports> {
+    reports.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Decides how to go on after the job.
@@ -257,11 +337,6 @@ fn conclude(
         let shared = reports.shared();
         return Ok(AttemptEnd::Complete { hosts, refused, shared });
     };
-    if let Some((files, bytes)) = reports.too_large().filter(|_| !failed.is_asked)
-        && let Some(failed) = reports.local_failure()
-    {
-        return Ok(AttemptEnd::TooLarge { files, bytes, failed });
-    }
     if let Some(lost) = reports.culprit(&failed) {
         let has_source = source != Some(&lost.host);
         let gets_files = |host: &&String| **host != lost.host && source != Some(*host);

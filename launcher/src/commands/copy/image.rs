@@ -3,7 +3,7 @@
 //! Two images are one if a digest says so. Ids are no such digest: that of an image is another one in another engine, or
 //! with another storage driver. Of a host whose engine takes parts, layers that it has do not travel.
 
-use super::attempt::{self, AttemptEnd, Origin};
+use super::attempt::{self, Ahead, AttemptEnd, Origin};
 use super::{Copied, CopyArgs, FileCopy, HostCopy, LeftOut, TransferArgs, Way, ask};
 use crate::cli::args::ConnectArgs;
 use crate::cli::config::LoadedConfig;
@@ -287,16 +287,16 @@ async fn place_one(
     hosts: &[String],
 ) -> Result<(), Failed> {
     let wanted = Wanted { name, from: None, engine: Some(engine), hosts: Some(hosts) };
+    let ahead = Ahead::of(job);
     let mut left_out = Vec::new();
-    let Plan { image, lacking, .. } = plan(wanted, Origin::Job(job), &mut left_out).await?;
+    let Plan { image, lacking, .. } = plan(wanted, Origin::Job(&ahead), &mut left_out).await?;
     if left_out.is_empty() && !lacking.is_empty() {
         let scratch = Scratch::make()?;
         let image = ImageCopy { scratch: Some(scratch.path()?), ..image };
         let way = Way::Image { image, hosts: lacking, from: None };
-        let launch = Origin::Job(job).launch_copy(&way, &[])?;
+        let launch = Origin::Job(&ahead).launch_copy(&way, &[])?;
         match attempt::run(&way, &TRANSFER, launch).await?.0 {
             AttemptEnd::Complete { refused, .. } => left_out.extend(refused),
-            AttemptEnd::TooLarge { failed, .. } => return Err(failed),
             AttemptEnd::Without { lost, .. } => left_out.push(lost),
         }
     }

@@ -180,6 +180,7 @@ fn read_local(pipe: PipeReader, reports: &SharedReports) {
             Err(_) => messages::warn(&String::from_utf8_lossy(&line)),
         }
     }
+    reports.lock().unwrap_or_else(PoisonError::into_inner).local_is_over();
 }
 
 pub(super) fn no_pipe(error: &io::Error) -> Failed {

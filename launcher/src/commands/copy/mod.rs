@@ -163,7 +163,6 @@ pub(crate) async fn run(
                 }
                 return Ok(Copied { hosts, seconds: began.elapsed().as_secs_f64() });
             }
-            AttemptEnd::TooLarge { failed, .. } => return Err(failed),
             AttemptEnd::Without { lost, rest } if rest.is_empty() => {
                 left_out.push(lost);
                 let is_image = matches!(copy.way, Way::Image { .. });

@@ -1,5 +1,6 @@
 //! What the programs of a copy report, and which host is to blame if it fails.
 
+use super::attempt::TreeState;
 use super::progress::{HostState, ProgressLine, Source};
 use super::{HostCopy, LeftOut};
 use crate::commands::bench::records::LineReader;
@@ -11,6 +12,7 @@ use rlaunch_text::message::{Failed, FailedHost};
 use std::io::{self, PipeWriter, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
 
 /// Time in which the job may find out by itself that a host is lost, after the program on this machine has failed. It is
 /// longer than a host's silence before it is lost.
@@ -52,6 +54,11 @@ pub(super) struct Reports {
     refused: Vec<LeftOut>,
     /// Files and bytes of a working tree that has more than it may.
     too_large: Option<(u64, u64)>,
+    /// Hash of what a working tree contains.
+    content: Option<[u8; 32]>,
+    /// Whether the program on this machine says nothing more.
+    is_local_over: bool,
+    changed: Arc<Notify>,
     /// Whether the program on this machine was killed, which ranks take for the loss of a neighbour.
     is_local_killed: bool,
     /// Whether the job was ended because of a failure here.
@@ -70,6 +77,9 @@ impl Reports {
             failures: Vec::new(),
             refused: Vec::new(),
             too_large: None,
+            content: None,
+            is_local_over: false,
+            changed: Arc::default(),
             is_local_killed: false,
             is_ended: false,
             line: ProgressLine::new(verb, of_progress),
@@ -127,9 +137,14 @@ impl Reports {
                 self.refused.push(LeftOut { host, why, hint, exit: Exit::FILES });
             }
             Report::TooLarge { files, bytes } => self.too_large = Some((files, bytes)),
+            Report::Content { hash } => {
+                self.content = Some(hash.0);
+                self.changed.notify_one();
+            }
             Report::Failed { rank, text, hint } => {
                 let rank = self.index(rank);
                 self.failures.push(Failure { rank, text, hint, at: Instant::now() });
+                self.changed.notify_one();
             }
             Report::Note { rank, text } => {
                 messages::info(&format!("{}: {text}", self.name(rank)));
@@ -192,9 +207,33 @@ impl Reports {
         pairs.filter_map(|(host, holder)| Some((host.clone(), holder?.clone()))).collect()
     }
 
-    /// Returns files and bytes of a working tree that has more than it may.
-    pub(super) fn too_large(&self) -> Option<(u64, u64)> {
-        self.too_large
+    /// Takes note that the program on this machine has closed its stdout.
+    pub(super) fn local_is_over(&mut self) {
+        self.is_local_over = true;
+        self.changed.notify_one();
+    }
+
+    /// Returns what is notified when [`Reports::tree`] may return something.
+    pub(super) fn changed(&self) -> Arc<Notify> {
+        Arc::clone(&self.changed)
+    }
+
+    /// Returns what the program on this machine knows of the working tree, or why it knows nothing; `None` while it reads.
+    pub(super) fn tree(&self) -> Option<Result<TreeState, Failed>> {
+        if let Some(content) = self.content {
+            return Some(Ok(TreeState::Read(content)));
+        }
+        match (self.local_failure(), self.too_large) {
+            (Some(failed), Some((files, bytes))) => {
+                Some(Ok(TreeState::TooLarge { files, bytes, failed }))
+            }
+            (Some(failed), None) => Some(Err(failed)),
+            (None, _) if self.is_local_over => {
+                let message = "the program that copies has ended without a word";
+                Some(Err(Failed::new(Exit::BUG, message)))
+            }
+            (None, _) => None,
+        }
     }
 
     /// Returns the failure of the program on this machine.
@@ -425,6 +464,31 @@ mod tests {
         killed.local_was_killed(&Failed::new(Exit::BUG, "it was killed"));
         assert!(killed.culprit(&of_job(REPORTED, "a", false)).is_none());
         assert_eq!(killed.local_failure().unwrap().message, "it was killed");
+    }
+
+    #[test]
+    fn a_tree_is_read_or_it_is_said_why_not() {
+        let told = |told: &[Report]| {
+            let mut reports = reports(Source::Rank);
+            assert!(reports.tree().is_none());
+            told.iter().for_each(|report| reports.note(Source::Local, report.clone()));
+            reports.local_is_over();
+            reports.tree().unwrap()
+        };
+        let read = told(&[Report::Content { hash: rlaunch_copy::hash(b"x") }]);
+        let content = rlaunch_copy::hash(b"x").0;
+        assert!(matches!(read, Ok(TreeState::Read(found)) if found == content));
+        let refused = [Report::TooLarge { files: 7, bytes: 9 }, failed(LOCAL, "it is large")];
+        let Ok(TreeState::TooLarge { files, bytes, failed: why }) = told(&refused) else {
+            panic!("it is read")
+        };
+        assert_eq!((files, bytes, &*why.message), (7, 9, "it is large"));
+        for (reports, why) in [
+            (&[failed(LOCAL, "cannot read x")][..], "cannot read x"),
+            (&[], "the program that copies has ended without a word"),
+        ] {
+            assert_eq!(told(reports).err().unwrap().message, why);
+        }
     }
 
     #[test]

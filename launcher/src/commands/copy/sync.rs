@@ -4,7 +4,7 @@
 //! another has the first. Which one a job has is decided here, by a lock that this process holds until the job has ended:
 //! so it is the same on all hosts, and they need to know nothing of it.
 
-use super::attempt::{self, AttemptEnd, Origin};
+use super::attempt::{Ahead, Attempt, AttemptEnd, Origin, TreeState};
 use super::progress::amount;
 use super::{TransferArgs, Way};
 use crate::cli::args::EnvironmentArgs;
@@ -15,8 +15,8 @@ use rlaunch_bootstrap::job::WorkingDir;
 use rlaunch_console::messages;
 use rlaunch_console::process_env::{ProcessEnv, create_state_directory};
 use rlaunch_copy::control::TreeLimit;
-use rlaunch_engine::connect::connector::Volume;
-use rlaunch_engine::run::job_run::Launch;
+use rlaunch_engine::connect::connector::{Logins, Volume};
+use rlaunch_engine::run::job_run::{Launch, Pending, TreeSource};
 use rlaunch_plan::job::options::DryRun;
 use rlaunch_plan::job::{JobSpec, TreeCopy};
 use rlaunch_ssh::prompt::Prompter;
@@ -29,6 +29,7 @@ use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Directory of hosts that has the copies.
 const COPIES: &str = "~/.cache/rlaunch/sync";
@@ -42,7 +43,7 @@ const TRANSFER: TransferArgs =
     TransferArgs { plain: false, limit: None, streams: 1, verify: false };
 
 /// Directory that is copied to a job's hosts.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SyncedTree {
     /// Without links.
     directory: PathBuf,
@@ -74,7 +75,7 @@ impl SyncedTree {
         Ok(Some(SyncedTree { directory, limit: chosen.unwrap_or(USUAL) }))
     }
 
-    /// Copies the tree to the hosts of the job, and makes its ranks start there.
+    /// Begins to read the tree, so that the job copies it to its hosts, and makes its ranks start there.
     pub(crate) async fn place(
         &self,
         mut launch: Launch,
@@ -95,11 +96,19 @@ impl SyncedTree {
         }
         let (number, lock) = hold(&key)?;
         let copy = copy_dir(&key, number);
-        let shared = self.copy_to(&copy, &launch).await?;
         let root = self.in_copy(&copy);
+        let starts_containers = launch.reach.starts_containers();
+        let copies = Copies::begin(self.clone(), copy, Ahead::of(&launch))?;
+        let shared = OnceLock::new();
+        if starts_containers {
+            // They mount the copy, so that it is there before agents start.
+            let _ = shared.set(copies.bring().await?);
+        } else {
+            launch.tree = Some(Box::new(copies));
+        }
         tracing::info!("ranks run in {root}", root = root.display());
         self.enter(&mut launch, &root);
-        let of_ranks = if launch.reach.starts_containers() { &self.directory } else { &root };
+        let of_ranks = if starts_containers { &self.directory } else { &root };
         launch.spec.tree = Some(TreeCopy { of_ranks: of_ranks.clone(), of_hosts: root, shared });
         Ok((launch, Some(HeldCopy { _lock: lock })))
     }
@@ -136,30 +145,6 @@ impl SyncedTree {
         digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Copies the tree. Returns the hosts whose copy is that of another host, with the latter.
-    async fn copy_to(&self, copy: &str, job: &Launch) -> Result<Vec<(String, String)>, Failed> {
-        let mut limit = self.limit;
-        loop {
-            let path = self.directory.display().to_string();
-            let way = Way::Tree { path, destination: copy.to_owned(), limit };
-            let launch = Origin::Job(job).launch_copy(&way, &[])?;
-            let hosts = launch.spec.hosts.len();
-            match attempt::run(&way, &TRANSFER, launch).await?.0 {
-                AttemptEnd::Complete { shared, .. } => return Ok(shared),
-                AttemptEnd::TooLarge { files, bytes, failed } => {
-                    if !self.is_agreed(files, bytes, hosts).await {
-                        return Err(failed);
-                    }
-                    limit = ANY;
-                }
-                AttemptEnd::Without { lost, .. } => {
-                    let message = format!("cannot copy the working tree: {}", lost.why);
-                    return Err(Failed::new(lost.exit, message).hint(lost.hint));
-                }
-            }
-        }
-    }
-
     /// Asks whether a large tree is to be copied. Without a terminal it is not.
     async fn is_agreed(&self, files: u64, bytes: u64, hosts: usize) -> bool {
         let (size, hosts) = (amount(bytes), text::count(hosts, "host"));
@@ -184,6 +169,82 @@ impl SyncedTree {
                 // Joined to an empty path, a directory would end in a slash.
                 app.wdir = WorkingDir::Required(copy.join(below).components().collect());
             }
+        }
+    }
+}
+
+/// Copies of a tree on the hosts of a job, of which the program on this machine reads the tree already.
+struct Copies {
+    tree: SyncedTree,
+    /// Directory of hosts.
+    directory: String,
+    ahead: Ahead,
+    attempt: Attempt,
+}
+
+impl Copies {
+    fn begin(tree: SyncedTree, directory: String, ahead: Ahead) -> Result<Copies, Failed> {
+        let attempt = begin(&tree, &directory, &ahead)?;
+        Ok(Copies { tree, directory, ahead, attempt })
+    }
+
+    /// Waits until the tree is read. A large one is read again if the user agrees to copy it.
+    async fn content(&mut self) -> Result<[u8; 32], Failed> {
+        loop {
+            match self.attempt.tree().await? {
+                TreeState::Read(content) => return Ok(content),
+                TreeState::TooLarge { files, bytes, failed } => {
+                    let hosts = self.ahead.hosts();
+                    if !self.tree.is_agreed(files, bytes, hosts).await {
+                        return Err(failed);
+                    }
+                    self.tree.limit = ANY;
+                    self.attempt = begin(&self.tree, &self.directory, &self.ahead)?;
+                }
+            }
+        }
+    }
+
+    /// Copies the tree. Returns the hosts whose copy is that of another host, with the latter.
+    async fn bring(mut self) -> Result<Vec<(String, String)>, Failed> {
+        self.content().await?;
+        match copy(self.attempt).await {
+            // The server of a host may take one session a connection.
+            Err(failed) if failed.exit == Exit::HOST => {
+                self.ahead.reach.logins = Logins::default();
+                copy(begin(&self.tree, &self.directory, &self.ahead)?).await
+            }
+            copied => copied,
+        }
+    }
+}
+
+impl TreeSource for Copies {
+    fn copy(&self) -> PathBuf {
+        PathBuf::from(&self.directory)
+    }
+
+    fn content(&mut self) -> Pending<'_, [u8; 32]> {
+        Box::pin(self.content())
+    }
+
+    fn bring(self: Box<Self>) -> Pending<'static, Vec<(String, String)>> {
+        Box::pin((*self).bring())
+    }
+}
+
+fn begin(tree: &SyncedTree, copy: &str, ahead: &Ahead) -> Result<Attempt, Failed> {
+    let path = tree.directory.display().to_string();
+    let way = Way::Tree { path, destination: copy.to_owned(), limit: tree.limit };
+    Attempt::begin(&way, &TRANSFER, Origin::Job(ahead).launch_copy(&way, &[])?)
+}
+
+async fn copy(attempt: Attempt) -> Result<Vec<(String, String)>, Failed> {
+    match attempt.finish().await?.0 {
+        AttemptEnd::Complete { shared, .. } => Ok(shared),
+        AttemptEnd::Without { lost, .. } => {
+            let message = format!("cannot copy the working tree: {}", lost.why);
+            Err(Failed::new(lost.exit, message).hint(lost.hint))
         }
     }
 }

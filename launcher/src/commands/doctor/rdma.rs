@@ -62,7 +62,7 @@ fn job(hosts: &[Host], reach: Reach, measure: bool) -> Result<Launch, Failed> {
     job.options.mesh.mode = MeshMode::Full;
     // Measuring takes the whole bandwidth from other jobs, so the user has to ask for it.
     job.options.mesh.measure = measure;
-    Ok(Launch { spec: job, reach, stdio: Stdio::Stderr, detaching: None })
+    Ok(Launch { spec: job, reach, stdio: Stdio::Stderr, detaching: None, tree: None })
 }
 
 async fn prove(

@@ -21,6 +21,7 @@ use crate::setup::{self, PackageSet};
 use crate::{Account, LabError};
 
 mod peers;
+mod sync;
 use peers::{Copier, Task};
 
 /// Rate of slow links, in the words of tc(8), and size of the file that goes through them.
@@ -77,6 +78,8 @@ enum Part {
     Unchanged,
     /// A large file in which a byte has changed.
     Changed,
+    /// What `--sync` adds to the start of a job on 8 hosts.
+    Sync,
 }
 
 /// Measures and prints; returns whether every bar is met.
@@ -88,7 +91,7 @@ pub(super) fn run(options: &CopyOptions) -> Result<bool, LabError> {
     let rlaunch = dist::build(Profile::Release)?;
     let scratch = Scratch::make(std::env::temp_dir())?;
     let mut measured = Vec::new();
-    Testbed::with_fresh(options.hosts.max(1), |testbed| {
+    Testbed::with_fresh(options.hosts.max(sync::HOSTS), |testbed| {
         let (rlaunch, cache) = (rlaunch.as_path(), scratch.0.join("cache"));
         let field = Field { testbed, rlaunch, scratch: &scratch, cache, options };
         field.describe()?;
@@ -172,6 +175,7 @@ impl Field<'_> {
             Part::Speed => self.to_one_host().map(Vec::from),
             Part::Unchanged => self.unchanged().map(|measured| vec![measured]),
             Part::Changed => self.changed().map(|measured| vec![measured]),
+            Part::Sync => self.synced().map(|measured| vec![measured]),
         }
     }
 
@@ -196,13 +200,17 @@ impl Field<'_> {
             if copier.sends_to_each() && !(1..=FEW).contains(&turn.round) {
                 return Ok(Vec::new());
             }
-            let hosts = copier.reached(&self.testbed.hosts);
+            let hosts = copier.reached(self.behind_slow_links());
             Ok(self.first_copy(copier, &source, hosts)?.values(SLOW_BYTES, hosts.len()))
         })?;
         self.testbed.lab.shape(None)?;
         self.clear()?;
-        let hosts = self.testbed.hosts.len();
+        let hosts = self.behind_slow_links().len();
         Ok((format!("200 MB to {hosts} hosts over links of {RATE} (scp: to one)"), table))
+    }
+
+    fn behind_slow_links(&self) -> &[String] {
+        &self.testbed.hosts[..self.options.hosts]
     }
 
     /// Measures copies to one host as fast as this machine can.

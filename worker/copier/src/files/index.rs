@@ -175,6 +175,11 @@ impl Index {
         known.map(|known| known.hashes.as_slice())
     }
 
+    /// Returns what a file was like that was last read or copied there.
+    pub(super) fn stamp(&self, path: &RelativePath) -> Option<&Stamp> {
+        self.known.get(path.as_bytes()).map(|known| &known.stamp)
+    }
+
     /// Tells whether a file is one that was copied there, to all appearances.
     pub fn knows(&self, path: &[u8], stamp: &Stamp) -> bool {
         self.known.get(path).is_some_and(|known| known.is_received && known.stamp == *stamp)

@@ -4,6 +4,7 @@ use super::beneath::{Beneath, split};
 use super::index::Index;
 use super::unfinished::{is_staging_name, lock_abandoned};
 use super::walk::joined;
+use rlaunch_bootstrap::job::seal::Seal;
 use rlaunch_copy::control::{CopyInfo, Pruned};
 use rustix::fs::AtFlags;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,8 +60,10 @@ pub fn prune(indexes: &[Index], trees: &[String], home: Option<&Path>) -> Pruned
             let Ok(beneath) = Beneath::open(&root) else { continue };
             let is_removed = is_named && is_free && is_tree(&root, home);
             remove_below(index, &beneath, is_removed, &mut pruned);
-            if is_removed && fs::remove_dir(&root).is_ok() {
-                pruned.trees += 1;
+            if is_removed {
+                // One that is not there need not be removed.
+                let _ = fs::remove_file(Seal::path(&root));
+                pruned.trees += u64::from(fs::remove_dir(&root).is_ok());
             }
         }
         index.remove_file_if_all_is_gone();

@@ -1,5 +1,6 @@
 //! What the file system says about a file.
 
+use rlaunch_bootstrap::job::seal::SealedFile;
 use rlaunch_copy::Time;
 use rustix::fs::{FileType, Stat};
 use serde::{Deserialize, Serialize};
@@ -77,6 +78,13 @@ impl Meta {
 impl Stamp {
     pub fn mtime(&self) -> Time {
         self.mtime
+    }
+
+    /// Returns what a seal has of a file of this name.
+    pub(super) fn sealed(&self, name: &[u8]) -> SealedFile {
+        let time = |of: Time| (of.secs, of.nanos.into());
+        let (mtime, ctime) = (time(self.mtime), time(self.ctime));
+        SealedFile { name: name.to_vec(), size: self.size, inode: self.inode, mtime, ctime }
     }
 }
 

@@ -3,11 +3,12 @@
 use super::handshake::{self, HandshakeError, Hello, LinkId, Party, Stream};
 use super::socket::Socket;
 use super::{Link, LinkError};
-use nix::poll::{PollFd, PollFlags, poll};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::security::AdmissionQueue;
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -17,8 +18,6 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of connections that have not proved yet that they belong to the copy.
 const PENDING: usize = 64;
-/// Time in milliseconds after which results of handshakes are looked at.
-const LOOK: u16 = 10;
 
 /// Listener at several addresses of this host, at the same port.
 #[derive(Debug)]
@@ -71,16 +70,17 @@ impl Acceptor {
         within: Duration,
     ) -> Result<Link, LinkError> {
         let until = Instant::now() + within;
-        let mut arrivals = Arrivals::new(me, from);
+        let failed = |source| LinkError::Socket {
+            operation: "wait for a connection of",
+            host: host.to_owned(),
+            source,
+        };
+        let mut arrivals = Arrivals::new(me, from).map_err(failed)?;
         while Instant::now() < until {
             if let Some(streams) = arrivals.next_whole() {
                 return Ok(Link::new(host.to_owned(), me.is_plain, streams));
             }
-            self.wait().map_err(|source| LinkError::Socket {
-                operation: "wait for a connection of",
-                host: host.to_owned(),
-                source,
-            })?;
+            self.wait(&mut arrivals, until).map_err(failed)?;
             for listener in &self.listeners {
                 // A connection that its other end has given up already is no error.
                 if let Ok((socket, peer)) = listener.accept() {
@@ -91,15 +91,23 @@ impl Acceptor {
         Err(LinkError::NotConnected { host: host.to_owned(), port: self.port, within })
     }
 
-    /// Waits for a connection, or a moment.
-    fn wait(&self) -> io::Result<()> {
-        let listeners = self.listeners.iter();
-        let mut fds: Vec<PollFd<'_>> =
-            listeners.map(|listener| PollFd::new(listener.as_fd(), PollFlags::POLLIN)).collect();
-        match poll(&mut fds, LOOK) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
-            Err(errno) => Err(errno.into()),
+    /// Waits for a connection, or for the end of a handshake, but not beyond `until`.
+    fn wait(&self, arrivals: &mut Arrivals, until: Instant) -> io::Result<()> {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let listeners = self.listeners.iter().map(AsFd::as_fd);
+        let sources = [arrivals.woken.as_fd()].into_iter().chain(listeners);
+        let mut sources: Vec<PollFd<'_>> =
+            sources.map(|source| PollFd::new(source, PollFlags::POLLIN)).collect();
+        match poll(&mut sources, timeout) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
         }
+        if sources[0].any() == Some(true) {
+            arrivals.woken.read(&mut [0; PENDING])?;
+        }
+        Ok(())
     }
 }
 
@@ -132,6 +140,9 @@ struct Arrivals {
     from: u32,
     pending: AdmissionQueue<Pending>,
     results: mpsc::Sender<(Hello, Stream)>,
+    /// Gets a byte after each result.
+    wakes: Arc<PipeWriter>,
+    woken: PipeReader,
     arrived: mpsc::Receiver<(Hello, Stream)>,
     links: BTreeMap<LinkId, Vec<Option<Stream>>>,
 }
@@ -142,10 +153,12 @@ struct Pending {
 }
 
 impl Arrivals {
-    fn new(me: &Party, from: u32) -> Arrivals {
+    fn new(me: &Party, from: u32) -> io::Result<Arrivals> {
         let (results, arrived) = mpsc::channel();
         let (pending, links) = (AdmissionQueue::new(PENDING), BTreeMap::new());
-        Arrivals { me: me.clone(), from, pending, results, arrived, links }
+        let (woken, wakes) = io::pipe()?;
+        let (me, wakes) = (me.clone(), Arc::new(wakes));
+        Ok(Arrivals { me, from, pending, results, wakes, woken, arrived, links })
     }
 
     /// Begins the handshake of a new connection. When there are too many, the oldest of those from the network with
@@ -159,12 +172,14 @@ impl Arrivals {
             let _ = evicted.socket.shutdown(Shutdown::Both);
         }
         let (me, from, results) = (self.me.clone(), self.from, self.results.clone());
+        let wakes = Arc::clone(&self.wakes);
         std::thread::spawn(move || {
             let done = answer(socket, &me, from);
             is_over.store(true, Ordering::Release);
             // Whoever dialled sees the end of the connection, and says why it cannot go on.
             if let Ok(arrived) = done {
-                let _ = results.send(arrived);
+                // Fails if nobody waits any more.
+                let _ = results.send(arrived).map(|()| (&*wakes).write(&[0]));
             }
         });
     }

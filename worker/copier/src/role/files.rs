@@ -89,9 +89,20 @@ impl Files {
             stage.distrust();
         }
         if settings.tree.is_some() {
+            stage.unseal()?;
             stage.prune_at_end();
         }
         Ok(Files::Stage(Box::new(stage)))
+    }
+
+    /// Lets agents tell by themselves that a copy of a working tree, which is whole, has not changed since. `host` is the
+    /// name of this host.
+    pub(super) fn seal(&self, settings: &Settings, me: &Reporter) {
+        if let (Files::Stage(stage), Some(_)) = (self, settings.tree)
+            && let Err(error) = stage.seal(me.name_of(me.rank()))
+        {
+            me.note(format!("cannot seal the copy, which is compared again next time: {error}"));
+        }
     }
 }
 

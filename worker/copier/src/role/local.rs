@@ -47,6 +47,15 @@ pub(super) fn send_to_first(
     let Role::Source { paths } = &request.role else { return Err(RoleError::NoSource) };
     // While the job reaches its hosts. A tree that is too large is refused before they wait for it.
     let tree = settings.tree.map(|limit| files::look(paths, Some(limit), me)).transpose()?;
+    // A thread of its own, which nobody waits for if there is nobody to send to.
+    let hashing = tree.map(|looked| {
+        let (settings, me) = (settings.clone(), me.clone());
+        std::thread::spawn(move || {
+            let original = files::original(looked, &settings, &me)?;
+            me.report(&Report::Content { hash: original.manifest().content() });
+            Ok(original)
+        })
+    });
     let first = loop {
         let peer = next_peer(input, me)?.ok_or_else(|| not_listening(me, 0))?;
         if peer.rank == 0 {
@@ -54,8 +63,8 @@ pub(super) fn send_to_first(
         }
     };
     let (link, command) = connect(me, &settings, &first, via)?;
-    let original = || match tree {
-        Some(looked) => files::original(looked, &settings, me),
+    let original = || match hashing {
+        Some(hashing) => hashing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
         None => rank::look_and_hash(me, paths, &settings),
     };
     let sent = rank::send_files(me, original, &settings, link);

@@ -277,6 +277,7 @@ pub(super) fn receive_files(
         }
     };
     let copied = chain::copy(&manifest, &files, (Some(upstream), downstream), settings, me)?;
+    files.seal(settings, me);
     if let Some(image) = &settings.image
         && let Err(error) = load_image(image, destination, me)
     {

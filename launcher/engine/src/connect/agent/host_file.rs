@@ -9,13 +9,14 @@ use flate2::write::GzEncoder;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{Group, Uid, User};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use tempfile::NamedTempFile;
 
 /// Number of leading hexadecimal digits of the SHA-256 that name a build in the hosts' caches.
@@ -45,9 +46,9 @@ enum FilePlace {
 }
 
 impl HostFile {
-    /// Describes a file on disk, which is read once for its digest.
+    /// Describes a file on disk, which is read for its digest, unless a job before has done so.
     pub(super) fn on_disk(path: &Path) -> io::Result<HostFile> {
-        let (sha256, size) = digest(path)?;
+        let (sha256, size) = known_digest(path)?;
         Ok(HostFile::new(FilePlace::Disk(path.to_owned()), sha256, size))
     }
 
@@ -137,6 +138,24 @@ fn compress(bytes: &[u8]) -> io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(bytes)?;
     encoder.finish()
+}
+
+/// What [`digest`] has returned in this process, by the inodes, sizes and times of files.
+static DIGESTS: Mutex<BTreeMap<[i64; 6], (String, u64)>> = Mutex::new(BTreeMap::new());
+
+/// Returns what [`digest`] does. A file that is unchanged is read once.
+fn known_digest(path: &Path) -> io::Result<(String, u64)> {
+    let found = fs::metadata(path)?;
+    let [device, inode, size] = [found.dev(), found.ino(), found.size()].map(u64::cast_signed);
+    // One that is written to without another time of its own has another ctime.
+    let file = [device, inode, size, found.mtime(), found.ctime(), found.ctime_nsec()];
+    let mut digests = DIGESTS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = digests.get(&file) {
+        return Ok(known.clone());
+    }
+    let digest = digest(path)?;
+    digests.insert(file, digest.clone());
+    Ok(digest)
 }
 
 /// Returns the SHA-256 of a file in hexadecimal digits, and the size of the file in bytes.
@@ -288,6 +307,23 @@ mod tests {
         let path = root.join("content");
         fs::write(&path, b"a program").unwrap();
         HostFile::on_disk(&path).unwrap()
+    }
+
+    #[test]
+    fn a_file_is_read_again_once_it_is_another_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x");
+        let write = |content: &str| {
+            fs::write(path.with_extension("new"), content).unwrap();
+            fs::rename(path.with_extension("new"), &path).unwrap();
+        };
+        write("one");
+        let one = HostFile::on_disk(&path).unwrap().sha256;
+        assert_eq!(HostFile::on_disk(&path).unwrap().sha256, one);
+        write("two");
+        let two = HostFile::on_disk(&path).unwrap();
+        assert_eq!((two.sha256.clone(), two.size), digest(&path).unwrap());
+        assert_ne!(two.sha256, one);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod command;
 mod container;
+mod logins;
 mod rsh;
 mod step;
 mod tether;
@@ -17,6 +18,7 @@ pub use container::image::{Gpus, PlainWord, Pull, RunOptions, Volume};
 pub use container::{
     Container, ContainerEngine, ContainerOptionError, ContainerWords, ImageName, is_container_name,
 };
+pub use logins::Logins;
 pub(crate) use rsh::quoted_output;
 pub use rsh::{Rsh, RshError, last_lines};
 pub(crate) use step::{JobState, STATE_AGE};
@@ -61,6 +63,8 @@ const MAX_PULL_OUTPUT: usize = 16 << 10;
 /// Client by which the launcher connects to the hosts of a job.
 pub struct Connector {
     by: RemoteShell,
+    logins: Logins,
+    is_ahead: bool,
     tethers: Option<Tethers>,
     host_table: HostTable,
     container: Option<Container>,
@@ -82,6 +86,8 @@ pub struct HostConnection {
     /// Host as the user named it.
     host: String,
     login: Login,
+    /// Where the login is left to the job that this one is ahead of, if it is.
+    next: Option<Logins>,
     tether: Option<Tether>,
     container: Option<Container>,
     /// Whether new containers start with the limits of their engine, which may not raise them.
@@ -96,7 +102,7 @@ pub struct HostConnection {
 }
 
 enum Login {
-    Ssh(Connection),
+    Ssh(Arc<Connection>),
     Rsh(Rsh, Host),
     Slurm(Arc<Steps>, Host),
 }
@@ -168,7 +174,17 @@ impl Connector {
         let tethers = reach.tether.clone().map(|job| Tethers::new(Steps::new(job)));
         let (host_table, container) = (reach.host_table.clone(), reach.container.clone());
         let (of_hosts, job) = (reach.of_hosts.clone(), uuid::Uuid::new_v4().simple().to_string());
-        Ok(Connector { by, tethers, host_table, container, of_hosts, job, title: String::new() })
+        Ok(Connector {
+            by,
+            logins: reach.logins.clone(),
+            is_ahead: reach.is_ahead,
+            tethers,
+            host_table,
+            container,
+            of_hosts,
+            job,
+            title: String::new(),
+        })
     }
 
     /// Puts the job's id in the names of started containers, and both in their labels, and lets one step of Slurm start the
@@ -215,7 +231,17 @@ impl Connector {
         let starting = self.tethers.as_ref().and_then(|all| Some((all, all.start(host)?)));
         let login = match &self.by {
             RemoteShell::Ssh(ssh) => {
-                Login::Ssh(ssh.connect(destination(&dialled, port), &tell).await?)
+                let (name, found) = (host.to_string(), self.logins.find(&host.to_string()));
+                if !self.is_ahead {
+                    self.logins.take_left(&name);
+                }
+                Login::Ssh(match found {
+                    Some(connection) => connection,
+                    None => {
+                        let made = ssh.connect(destination(&dialled, port), &tell).await?;
+                        self.logins.share(name, made)
+                    }
+                })
             }
             RemoteShell::Rsh(rsh) => Login::Rsh(rsh.clone(), dialled),
             RemoteShell::Slurm(steps) => Login::Slurm(steps.clone(), host.clone()),
@@ -229,6 +255,7 @@ impl Connector {
         let connection = HostConnection {
             host: host.to_string(),
             login,
+            next: self.is_ahead.then(|| self.logins.clone()),
             tether,
             container: own.unwrap_or(&self.container).clone(),
             keeps_limits: AtomicBool::new(false),
@@ -486,10 +513,20 @@ impl HostConnection {
     }
 
     pub async fn close(self) {
-        match self.login {
-            Login::Ssh(connection) => connection.close().await,
+        HostConnection { next: None, ..self }.leave().await;
+    }
+
+    /// Leaves the login to the job that this one is ahead of, if it is, or closes the connection if no other job has it.
+    pub(crate) async fn leave(self) {
+        match (self.login, self.next) {
+            (Login::Ssh(connection), Some(next)) => next.leave(&self.host, connection),
+            (Login::Ssh(connection), None) => {
+                if let Some(connection) = Arc::into_inner(connection) {
+                    connection.close().await;
+                }
+            }
             // Each `--rsh` command and each step ends on its own.
-            Login::Rsh(..) | Login::Slurm(..) => {}
+            (Login::Rsh(..) | Login::Slurm(..), _) => {}
         }
         if let Some(tether) = self.tether {
             tether.close().await;
@@ -552,6 +589,10 @@ pub struct Reach {
     pub retry_until_up: bool,
     /// `--node-timeout`, if given: connections outlive a silence that is no longer.
     pub node_timeout: Option<Duration>,
+    /// Connections that this job has in common with those ahead of it.
+    pub logins: Logins,
+    /// Whether this job is ahead of another one, to which it leaves its logins.
+    pub is_ahead: bool,
 }
 
 impl Reach {
@@ -581,12 +622,13 @@ impl Reach {
         self.of_hosts.get(&host.to_string()).unwrap_or(&self.container).as_ref()
     }
 
-    /// Returns the way to the hosts themselves, where containers would be started from an image.
+    /// Returns the way for a job ahead of this one, by the same logins: to the hosts themselves, where containers would be
+    /// started from an image.
     #[must_use]
-    pub fn outside(&self) -> Reach {
+    pub fn ahead(&self) -> Reach {
         let is_started =
             |container: &Option<Container>| container.as_ref().is_some_and(Container::is_image);
-        let mut outside = self.clone();
+        let mut outside = Reach { is_ahead: true, ..self.clone() };
         outside.container = outside.container.filter(|container| !container.is_image());
         outside.of_hosts.retain(|_, container| !is_started(container));
         outside

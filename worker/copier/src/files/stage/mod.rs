@@ -15,6 +15,7 @@
 mod disk;
 mod finish;
 mod scan;
+mod seal;
 mod staging;
 
 use super::beneath::{Beneath, Seen};

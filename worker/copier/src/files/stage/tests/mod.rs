@@ -4,6 +4,7 @@ mod resume;
 use super::disk::{Free, Gate};
 use super::*;
 use crate::files::{How, Original, Part, manifest, walk};
+use rlaunch_bootstrap::job::seal::Seal;
 use rlaunch_copy::{CHUNK, Hash, Time};
 use std::collections::BTreeMap;
 use std::fs;
@@ -98,6 +99,48 @@ impl Two {
     fn assert_same(&self) {
         assert_eq!(snapshot(self.to.path()), snapshot(self.from.path()));
     }
+}
+
+#[test]
+fn a_seal_has_what_is_there() {
+    let two = Two::new();
+    fs::create_dir_all(two.source("sub/empty")).unwrap();
+    put(&two.source("sub/x"), b"four");
+    put(&two.source("y"), b"");
+    symlink("x", two.source("sub/link")).unwrap();
+    two.copy();
+    // A second copy changes nothing, and knows the same.
+    let original = two.original();
+    let stage = two.open(&original, Real).unwrap();
+    receive(&stage, &original).unwrap();
+    stage.finish().unwrap();
+    stage.seal("a").unwrap();
+    let path = Seal::path(two.to.path());
+    let content = original.manifest().content().0;
+    let seal = Seal::decode(&fs::read(&path).unwrap(), &content).unwrap();
+    let found = seal.directories.iter().flat_map(|directory| {
+        let path = |name: &[u8]| {
+            two.to.path().join(OsStr::from_bytes(&directory.path)).join(OsStr::from_bytes(name))
+        };
+        directory.files.iter().map(move |file| (path(&file.name), file))
+    });
+    let mut names = Vec::new();
+    for (path, file) in found {
+        let there = fs::symlink_metadata(&path).unwrap();
+        assert_eq!((there.len(), there.ino()), (file.size, file.inode), "{}", path.display());
+        assert_eq!((there.mtime(), there.mtime_nsec()), file.mtime, "{}", path.display());
+        assert_eq!((there.ctime(), there.ctime_nsec()), file.ctime, "{}", path.display());
+        names.push(path.strip_prefix(two.to.path()).unwrap().display().to_string());
+    }
+    assert_eq!(
+        (seal.host.as_str(), names),
+        ("a", ["y", "sub/link", "sub/x"].map(str::to_owned).into())
+    );
+    let directories: Vec<&[u8]> = seal.directories.iter().map(|of| of.path.as_slice()).collect();
+    assert_eq!(directories, [&b""[..], b"sub", b"sub/empty"]);
+    stage.unseal().unwrap();
+    assert!(!path.exists());
+    stage.unseal().unwrap();
 }
 
 /// Writes all chunks that a scan does not find. Returns their number.

@@ -212,6 +212,27 @@ fn a_container_has_the_hosts_agent_and_what_rdma_takes() {
     assert_eq!(told.unwrap(), format!("podman {words} some/image:1 agent --callback 10.0.0.1:2"));
 }
 
+#[test]
+fn labels_of_selinux_keep_nothing_from_a_container() {
+    let host = Host::new();
+    write(&host.at(".cache/rlaunch/0f/rlaunch-worker"), "#!/bin/sh\n");
+    let enforce = host.at("enforce").display().to_string();
+    for (tool, is_enforced, is_disabled) in
+        [("docker", false, false), ("docker", true, true), ("podman", true, true)]
+    {
+        if is_enforced {
+            fs::write(&enforce, "1").unwrap();
+        }
+        let _ = fs::remove_file(host.at("calls"));
+        let line = image(tool, None).line(N, &agent(), "agent");
+        assert!(line.contains("/sys/fs/selinux/enforce"), "{line}");
+        let (output, calls) = host.run(&line.replace("/sys/fs/selinux/enforce", &enforce));
+        assert!(output.status.success(), "{output:?}");
+        let has_option = calls.contains("--security-opt\nlabel=disable\n");
+        assert_eq!(has_option, is_disabled, "{tool}, {is_enforced}: {calls}");
+    }
+}
+
 /// Returns the words of the engine's command, without those that stand for every job.
 fn own_words(tool: &str, options: &RunOptions) -> String {
     let host = Host::new();

@@ -1,0 +1,96 @@
+//! Seal of the copy of a working tree: what its files were like when the copy was whole. By it a host tells whether the copy
+//! is still that, without the program that copies and without reading a file.
+
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// First bytes of a seal. Another version of the format has another number.
+const MAGIC: &[u8] = b"rlaunch seal 1\n";
+
+/// Seal, which is a file beside the directory of the copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seal {
+    /// Host whose program has written it, as the user calls it. Hosts that share a home directory have one copy, and one
+    /// seal.
+    pub host: String,
+    /// In the order of their paths.
+    pub directories: Vec<SealedDirectory>,
+}
+
+/// Directory of a copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealedDirectory {
+    /// Path below the directory of the copy, which itself is empty.
+    #[serde(with = "serde_bytes")]
+    pub path: Vec<u8>,
+    /// Files and links in it that were copied.
+    pub files: Vec<SealedFile>,
+}
+
+/// File or link of a copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealedFile {
+    #[serde(with = "serde_bytes")]
+    pub name: Vec<u8>,
+    pub size: u64,
+    pub inode: u64,
+    /// Time of the last write, in seconds and nanoseconds.
+    pub mtime: (i64, i64),
+    /// Time of the last change, which cannot be set to another one.
+    pub ctime: (i64, i64),
+}
+
+impl Seal {
+    /// Returns where the seal of a copy is.
+    pub fn path(copy: &Path) -> PathBuf {
+        let mut path = OsString::from(copy);
+        path.push(".seal");
+        PathBuf::from(path)
+    }
+
+    /// Encodes the seal of a copy with this content, which is a hash.
+    pub fn encode(&self, content: &[u8; 32]) -> Vec<u8> {
+        // Nothing in it can be refused, and a vector is never full.
+        postcard::to_extend(self, [MAGIC, content].concat()).unwrap_or_default()
+    }
+
+    /// Decodes the seal of a copy with this content; `None` if it is of another one.
+    pub fn decode(bytes: &[u8], content: &[u8; 32]) -> Option<Seal> {
+        let body = bytes.strip_prefix(MAGIC)?.strip_prefix(content)?;
+        match postcard::take_from_bytes(body) {
+            Ok((seal, [])) => Some(seal),
+            // Half a file is none.
+            Ok(_) | Err(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seal_is_of_one_content_and_whole() {
+        let file = SealedFile {
+            name: b"x\xff".to_vec(),
+            size: 7,
+            inode: 8,
+            mtime: (-1, 2),
+            ctime: (1 << 40, 999_999_999),
+        };
+        let directories = vec![
+            SealedDirectory { path: b"tree".to_vec(), files: vec![file] },
+            SealedDirectory { path: b"tree/empty".to_vec(), files: Vec::new() },
+        ];
+        let seal = Seal { host: "a".into(), directories };
+        let bytes = seal.encode(&[7; 32]);
+        assert_eq!(Seal::decode(&bytes, &[7; 32]), Some(seal));
+        assert_eq!(Seal::decode(&bytes, &[8; 32]), None);
+        for length in 0..bytes.len() {
+            assert_eq!(Seal::decode(&bytes[..length], &[7; 32]), None, "{length}");
+        }
+        assert_eq!(Seal::decode(&[bytes, vec![0]].concat(), &[7; 32]), None);
+        assert_eq!(Seal::path(Path::new("/c/ab.2")), Path::new("/c/ab.2.seal"));
+    }
+}

@@ -1,0 +1,89 @@
+//! Copies of a working tree on the nodes: agents say whether theirs is what it has to be, and if any is not the tree is copied
+//! before the nodes prepare.
+
+use super::Reached;
+use crate::run::job_run::{JobRun, TreeSource};
+use crate::run::pump::{AgentMessage, Pump};
+use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
+use rlaunch_console::deadline::Deadline;
+use rlaunch_console::progress::Progress;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use std::collections::BTreeMap;
+use std::iter;
+use std::time::Duration;
+
+/// Time limit for agents to look at the files of a copy. A longer node timeout, which says how slow nodes may be, takes
+/// precedence.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl Reached {
+    /// Sees to it that all nodes have the working tree.
+    pub(crate) async fn sync(
+        &self,
+        mut tree: Box<dyn TreeSource>,
+        job: &JobRun,
+        pump: &mut Pump<'_>,
+    ) -> Result<(), Failed> {
+        let here = iter::once("this machine".to_owned());
+        let reading = Progress::new(here, "reading the working tree");
+        let content = pump.run_unless_ended(reading.report_while(tree.content())).await?;
+        pump.agents.queue_for_all(&ToAgent::CheckCopy { copy: tree.copy(), content });
+        let names: Vec<String> = self.nodes.iter().map(|node| node.host.to_string()).collect();
+        let progress = Progress::new(names.iter().cloned(), "comparing the working tree");
+        let limit = CHECK_TIMEOUT.max(job.spec.node_timeout());
+        let sealed = progress.report_while(self.sealed_by(pump, limit, &progress)).await?;
+        let shared = match sealed {
+            Some(sealed) => sharers(&names, &sealed),
+            None => pump.leave_signals_to(tree.bring()).await?,
+        };
+        if let Some(tree) = &job.spec.tree {
+            // An attempt before has the same.
+            let _ = tree.shared.set(shared);
+        }
+        Ok(())
+    }
+
+    /// Returns the hosts of the copies' seals, by node; `None` if any copy is not what it has to be.
+    async fn sealed_by(
+        &self,
+        pump: &mut Pump<'_>,
+        limit: Duration,
+        progress: &Progress,
+    ) -> Result<Option<Vec<String>>, Failed> {
+        let mut deadline = Deadline::after(limit);
+        let mut answers = BTreeMap::new();
+        while answers.len() < self.nodes.len() {
+            let Some(AgentMessage { node, message, .. }) = pump.next_message(&mut deadline).await?
+            else {
+                let (seconds, missing) = (limit.as_secs(), progress.describe_pending());
+                let message = format!("no answer within {seconds} s: {missing}");
+                return Err(Failed::new(Exit::AGENT, message));
+            };
+            if let FromAgent::CopyChecked { host } = message {
+                progress.done(&pump.host(node));
+                answers.insert(node, host);
+            }
+        }
+        Ok(answers.into_values().collect())
+    }
+}
+
+/// Returns the hosts whose copy is that of another one, since it has the same seal, with the first that has it.
+fn sharers(names: &[String], sealed: &[String]) -> Vec<(String, String)> {
+    let first = |seal: &String| sealed.iter().position(|other| other == seal).unwrap_or(0);
+    let pairs = names.iter().zip(sealed).map(|(name, seal)| (name, &names[first(seal)]));
+    pairs.filter(|(name, first)| name != first).map(|(a, b)| (a.clone(), b.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_with_one_seal_share_a_copy() {
+        let names = ["a", "b", "c", "d"].map(str::to_owned);
+        let sealed = ["a", "x", "x", "d"].map(str::to_owned);
+        assert_eq!(sharers(&names, &sealed), [("c".to_owned(), "b".to_owned())]);
+    }
+}

@@ -1,0 +1,59 @@
+//! The seal of a working tree's copy, by which agents tell whether it is still what it was.
+
+use super::super::beneath::split;
+use super::{Stage, StageError, failed, lock};
+use rlaunch_bootstrap::job::seal::{Seal, SealedDirectory};
+use rlaunch_copy::Kind;
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+
+impl Stage {
+    /// Removes the seal, before anything is changed.
+    pub(crate) fn unseal(&self) -> Result<(), StageError> {
+        let path = Seal::path(&self.path);
+        match fs::remove_file(&path) {
+            Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
+                Err(failed("remove", &path, cause))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Seals the copy, which is whole. `host` is the name of this host.
+    pub(crate) fn seal(&self, host: &str) -> io::Result<()> {
+        let mut directories = BTreeMap::<&[u8], SealedDirectory>::new();
+        let index = lock(&self.index);
+        for entry in &self.manifest.entries {
+            let path = entry.path.as_bytes();
+            let (parent, name) = if entry.kind == Kind::Directory {
+                (path, None)
+            } else {
+                let (parent, name) = split(path);
+                (parent, Some(name))
+            };
+            let made = || SealedDirectory { path: parent.to_vec(), files: Vec::new() };
+            let directory = directories.entry(parent).or_insert_with(made);
+            let Some(name) = name else { continue };
+            let stamp = match index.stamp(&entry.path) {
+                Some(stamp) => *stamp,
+                // A link that nobody has had to make.
+                None => match self.disk.beneath.look(path)? {
+                    Some(seen) => seen.meta.stamp(),
+                    None => return Ok(()),
+                },
+            };
+            directory.files.push(stamp.sealed(name));
+        }
+        let seal = Seal { host: host.to_owned(), directories: directories.into_values().collect() };
+        let bytes = seal.encode(&self.manifest.content().0);
+        let path = Seal::path(&self.path);
+        let new = path.with_extension("seal.new");
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        options.open(&new)?.write_all(&bytes)?;
+        // Without a sync: half a seal is none.
+        fs::rename(&new, &path)
+    }
+}
