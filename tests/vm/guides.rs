@@ -8,7 +8,7 @@ fn triangle() {
     let field = Field::new();
     let _addresses = without_addresses(&field);
     let _files = with_ifupdown(&field, ALL);
-    follow(&field, "triangle");
+    follow(&field, "triangle", ALL);
 }
 
 /// Soft-iWARP supports RDMA_CM only, as eRDMA does in standard mode.
@@ -17,31 +17,29 @@ fn erdma() {
     let field = Field::new();
     let _alone = soft_iwarp(&field, "n1,n2");
     let _files = with_ifupdown(&field, "n1,n2");
-    follow(&field, "erdma");
+    follow(&field, "erdma", "n1,n2");
 }
 
-/// Gives guests the files of ifupdown, by which addresses are kept. What `rlaunch up` has done is undone when the guard is
-/// dropped.
+/// Gives guests an empty configuration of ifupdown, by which addresses are kept. When the guard is dropped after a failure,
+/// it undoes what `rlaunch up` has done.
 fn with_ifupdown<'a>(field: &'a Field, guests: &'static str) -> impl Drop + use<'a> {
     let guard = Undo(move || {
-        field.verb(&format!("down -H {guests}"), &[]);
-        let remove = "rm -rf /etc/network /usr/local/sbin/ifup";
+        if std::thread::panicking() {
+            field.verb(&format!("down -H {guests}"), &[]);
+        }
+        let remove = "rm /etc/network/interfaces";
         guests.split(',').try_for_each(|guest| field.restore(guest, remove))
     });
     for guest in guests.split(',') {
-        field.on(
-            guest,
-            "mkdir -p /etc/network && echo 'source /etc/network/interfaces.d/*' > /etc/network/interfaces && \
-             printf '#!/bin/sh\\n' > /usr/local/sbin/ifup && chmod 755 /usr/local/sbin/ifup",
-        );
+        field.on(guest, "echo 'source /etc/network/interfaces.d/*' > /etc/network/interfaces");
     }
     guard
 }
 
 /// Follows a guide. Command lines that start a job, which begin with an option, get additional
 /// options with the time limits that emulated computers need; `rlaunch up` has them by variables. What it leaves here stays
-/// in a directory of its own.
-fn follow(field: &Field, name: &str) {
+/// in a directory of its own, and `rlaunch down` undoes it on the guests, as guides promise.
+fn follow(field: &Field, name: &str, guests: &str) {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display();
     let place = format!(
@@ -55,6 +53,7 @@ fn follow(field: &Field, name: &str) {
         let lines = printed.lines().filter(|line| !is_progress(line));
         lines.map(|line| format!("{line}\n")).collect()
     });
+    field.verb(&format!("down -H {guests}"), &[]).succeeded();
 }
 
 /// Tells whether a line is printed only because guests are slow.

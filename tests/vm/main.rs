@@ -32,4 +32,5 @@ mod prover;
 mod selection;
 mod stacks;
 mod topo;
+mod up;
 mod verbs;
