@@ -4,6 +4,7 @@ use crate::engines::{BARE, Engine, INSIDE};
 use crate::guide;
 use crate::running::Running;
 use crate::support::{BOUND, Field, Run, State, launch_directory};
+use crate::up::{dump, own_files};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_lab::Account;
@@ -252,7 +253,9 @@ fn gpus_are_passed_on_by_the_engines_own_option() {
 fn the_guide_on_images() {
     let field = Field::new();
     let hosts = ["a", "b"];
+    let _files = own_files(&field, &hosts);
     let _docker = Engine::Docker.on(&field, &hosts);
+    let before = hosts.map(|host| dump(&field, host));
     field.on("a", &format!("docker tag {INSIDE} train:1"));
     let _data = field.files(&hosts, "/tmp/data/words", "of this host\n", 0o644);
     let directory = launch_directory();
@@ -273,6 +276,7 @@ fn the_guide_on_images() {
         let state = format!("export XDG_STATE_HOME={}", state.path());
         field.shell(&format!("{state}\n{line}"), directory.path())
     });
+    assert_eq!(hosts.map(|host| dump(&field, host)), before, "the guide ends with `rlaunch down`");
     hosts.iter().for_each(|host| Engine::Docker.wait_until_empty(&field, host));
 }
 

@@ -4,6 +4,7 @@ use crate::guide;
 use crate::running::{Outcome, Running};
 use crate::support::{BOUND, Field, Run, State, Undo};
 use crate::terminal::Terminal;
+use crate::up::{dump, own_files};
 use rlaunch_lab::{Account, Sshd};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -269,6 +270,7 @@ fn the_guide_on_containers() {
     let field = Field::new();
     // The agents are on the hosts already, so rlaunch prints nothing about sending them.
     field.warm("a,b,c", Account::Root);
+    let _files = own_files(&field, &HOSTS);
     let _hosts = homes(&field);
     let _here = without_files_of_container(&field);
     let docker = DOCKER.replace(" --uts", "").replace("hostname in-$(hostname) && ", "");
@@ -277,9 +279,11 @@ fn the_guide_on_containers() {
     let lines = vec![lab_and_home, SEARCHED];
     let _sshds = reconfigure(&field, [lines.clone(), lines.clone(), lines]);
     let state = State::new();
+    let before = HOSTS.map(|host| dump(&field, host));
     guide::follow("container-login", field.rlaunch.to_str().unwrap(), |line| {
         // What `up` leaves here is not for the jobs of other tests.
         let place = if line.contains("rlaunch up ") { state.path() } else { "/" };
         field.shell(&format!("export XDG_STATE_HOME={}\n{line}", state.path()), Path::new(place))
     });
+    assert_eq!(HOSTS.map(|host| dump(&field, host)), before, "the guide ends with `rlaunch down`");
 }

@@ -300,6 +300,24 @@ fn without_a_terminal_and_consent_nothing_is_done() {
     ran.refused(200, &["nothing was changed: standard input is not a terminal", "--yes"]);
 }
 
+/// Containers of a pod have an `/etc/hosts` that the kubelet writes.
+#[test]
+fn pods_are_refused_before_anything_is_changed() {
+    let (field, state) = (Field::new(), State::new());
+    let hosts = ["a", "b"];
+    let _files = own_files(&field, &hosts);
+    let _cables = plug(&field, &[("a", "b")]);
+    field.on("b", "sed -i '1i # Kubernetes-managed hosts file.' /etc/hosts");
+    let before = hosts.map(|host| dump(&field, host));
+    for words in ["-H a,b --yes", "-H a,b --dry-run"] {
+        let ran = up(&field, &state, words).run();
+        ran.refused(200, &["b is a pod of Kubernetes, where nothing is kept"])
+            .hints("`rlaunch doctor -H b` says what jobs would lack there");
+    }
+    assert_eq!(hosts.map(|host| dump(&field, host)), before);
+    assert!(!Path::new(state.path()).join("rlaunch.toml").exists());
+}
+
 /// The file system of the host is read-only, as that of an appliance.
 #[test]
 fn a_host_that_takes_no_journal_is_not_changed() {

@@ -1,4 +1,5 @@
-//! `rlaunch up` on machines with a real systemd as process 1, one of which keeps addresses by netplan, over reboots.
+//! `rlaunch up` on machines with a real systemd as process 1, which keep addresses by systemd-networkd, netplan or
+//! NetworkManager, over reboots.
 
 use crate::network_plan::{drop_probes, plug};
 use crate::support::{Field, State, Undo};
@@ -12,20 +13,63 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Script that becomes a machine in the network of a host.
 const MACHINE: &str = include_str!("up/machine.sh");
 
+/// Time limit for a machine to be what it was once rlaunch has returned: NetworkManager ends connections in the background.
+const SETTLED: Duration = Duration::from_secs(20);
+
+/// Program that keeps the addresses of a machine.
+#[derive(Clone, Copy, Debug)]
+enum KeptBy {
+    Networkd,
+    Netplan,
+    NetworkManager,
+}
+
+impl KeptBy {
+    /// Returns its name for the script, and its unit.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            KeptBy::Networkd => ("networkd", "systemd-networkd"),
+            KeptBy::Netplan => ("netplan", "systemd-networkd"),
+            KeptBy::NetworkManager => ("NetworkManager", "NetworkManager"),
+        }
+    }
+
+    /// Returns a line that prints by which file or connection an interface has its addresses, and what that ends with.
+    fn kept(self, interface: &str) -> (String, String) {
+        let of_networkd = format!("networkctl status {interface} | grep 'Network File'");
+        match self {
+            KeptBy::Networkd => {
+                (of_networkd, format!("/etc/systemd/network/10-rdma-mesh-{interface}.network\n"))
+            }
+            KeptBy::Netplan => {
+                (of_networkd, format!("/run/systemd/network/10-netplan-{interface}.network\n"))
+            }
+            KeptBy::NetworkManager => (
+                format!("nmcli -g GENERAL.CONNECTION device show {interface}"),
+                format!("rdma-mesh-{interface}\n"),
+            ),
+        }
+    }
+}
+
 /// Machine with a systemd in the place of a host. It has the host's name and its sshd.
 struct Machine {
     host: &'static str,
+    /// Unit of what sets its network up.
+    unit: &'static str,
     keeper: Keeper,
     _directory: TempDir,
 }
 
 impl Machine {
-    fn start(field: &Field, host: &'static str, netplan: bool) -> Machine {
+    fn start(field: &Field, host: &'static str, kept_by: KeptBy) -> Machine {
+        let (name, unit) = kept_by.names();
         field.lab.sshd(host).unwrap().stop().unwrap();
         let cgroup = field.lab.status().cgroup.unwrap().join(format!("machine-{host}"));
         fs::create_dir_all(&cgroup).unwrap();
@@ -41,20 +85,20 @@ impl Machine {
         command.arg(format!("--uts={}", process.join("ns/uts").display()));
         command.args(["unshare", "--mount", "sh"]).args([&script, &place, &cgroup]);
         command.arg(roots::NETWORKED.make().unwrap()).arg(root.join("run/rlaunch-lab"));
-        command.arg(if netplan { "yes" } else { "no" });
+        command.arg(name);
         let outer = command.stdin(Stdio::piped()).spawn().unwrap();
         let keeper = Keeper { outer, cgroup };
-        let mut machine = Machine { host, keeper, _directory: directory };
+        let mut machine = Machine { host, unit, keeper, _directory: directory };
         machine.boot();
         machine
     }
 
-    /// Boots, and waits for an SSH server and for networkd.
+    /// Boots, and waits for an SSH server and for what sets the network up.
     fn boot(&mut self) {
         self.keeper.outer.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        let line = format!("systemctl is-active lab-sshd {}", self.unit);
         wait_until(BOUND, &format!("{} to boot", self.host), || {
-            let line = "systemctl is-active lab-sshd systemd-networkd";
-            Ok(self.process().is_some() && self.run(line) == "active\nactive\n")
+            Ok(self.process().is_some() && self.run(&line) == "active\nactive\n")
         })
         .unwrap();
     }
@@ -103,21 +147,33 @@ impl Machine {
 /// `cargo lab test` leaves the tests of this file out where there are no cgroups of version 2.
 #[test]
 fn addresses_are_there_after_a_reboot_and_gone_after_down() {
+    stay_until_down([KeptBy::Networkd, KeptBy::Netplan]);
+}
+
+#[test]
+fn network_manager_keeps_addresses_and_lets_them_go() {
+    stay_until_down([KeptBy::NetworkManager, KeptBy::NetworkManager]);
+}
+
+/// Sets two machines up, which keep their addresses by these programs; reboots them, and undoes it.
+fn stay_until_down(kept_by: [KeptBy; 2]) {
     let (field, state) = (Field::new(), State::new());
     let hosts = ["a", "b"];
     let _sshds = Undo(|| hosts.iter().try_for_each(|host| field.lab.sshd(host)?.restart(&[])));
     let _cables = plug(&field, &[("a", "b")]);
-    let mut a = Machine::start(&field, "a", false);
-    let mut b = Machine::start(&field, "b", true);
+    let mut a = Machine::start(&field, "a", kept_by[0]);
+    let mut b = Machine::start(&field, "b", kept_by[1]);
     let before = [a.dump(), b.dump()];
     let ran = up(&field, &state, "-H a,b --yes").run();
     ran.succeeded().says(&["1 link answered, 2 directions", "rlaunch.toml: written and trusted"]);
     let given = ["cable-b 192.168.100.2/24\n", "cable-a 192.168.100.3/24\n"];
     assert_eq!([a.addresses(), b.addresses()], given, "{ran}");
-    let kept = a.run("networkctl status cable-b | grep 'Network File'");
-    assert!(kept.ends_with("/etc/systemd/network/10-rdma-mesh-cable-b.network\n"), "{kept}{ran}");
-    let kept = b.run("networkctl status cable-a | grep 'Network File'");
-    assert!(kept.ends_with("/run/systemd/network/10-netplan-cable-a.network\n"), "{kept}{ran}");
+    let ends = [(&a, "cable-b"), (&b, "cable-a")];
+    for ((machine, interface), kept_by) in ends.into_iter().zip(kept_by) {
+        let (line, end) = kept_by.kept(interface);
+        let kept = machine.run(&line);
+        assert!(kept.ends_with(&end), "{kept_by:?}: {kept}{ran}");
+    }
     for machine in [&mut a, &mut b] {
         machine.reboot();
     }
@@ -129,6 +185,7 @@ fn addresses_are_there_after_a_reboot_and_gone_after_down() {
     since.in_directory(Path::new(state.path())).within(BOUND).run().succeeded();
     let undone = down(&field, &state, "-H a,b");
     undone.succeeded();
+    let _ = wait_until(SETTLED, "the state before", || Ok([a.dump(), b.dump()] == before));
     assert_eq!([a.dump(), b.dump()], before, "{undone}");
     for machine in [&mut a, &mut b] {
         machine.reboot();
@@ -143,8 +200,8 @@ fn an_up_that_ends_with_its_hosts_is_undone_after_their_boot() {
     let hosts = ["a", "b"];
     let _sshds = Undo(|| hosts.iter().try_for_each(|host| field.lab.sshd(host)?.restart(&[])));
     let _cables = plug(&field, &[("a", "b")]);
-    let mut a = Machine::start(&field, "a", false);
-    let mut b = Machine::start(&field, "b", true);
+    let mut a = Machine::start(&field, "a", KeptBy::Networkd);
+    let mut b = Machine::start(&field, "b", KeptBy::Netplan);
     let before = [a.dump(), b.dump()];
     let dropped = drop_probes(&field, "b");
     let mut running = up(&field, &state, "-H a,b --yes").spawn();

@@ -31,4 +31,5 @@ mod prover;
 mod selection;
 mod stacks;
 mod topo;
+mod up;
 mod verbs;

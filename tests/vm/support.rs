@@ -74,10 +74,14 @@ impl Field {
         Ran::of(self.lab.run_on_head(&line, BOUND).unwrap())
     }
 
-    /// Runs a shell line, in which `rlaunch` is the one under test, and returns its stdout, whatever
-    /// its exit code.
+    /// Runs a shell line, in which `rlaunch` is the one under test.
+    pub(crate) fn line(&self, line: &str) -> Ran {
+        Ran::of(self.lab.run_on_head(&["sh", "-c", &self.with_rlaunch(line)], BOUND).unwrap())
+    }
+
+    /// Runs a shell line as [`Field::line`] does, and returns its stdout, whatever its exit code.
     pub(crate) fn shell(&self, line: &str) -> String {
-        Ran::of(self.lab.run_on_head(&["sh", "-c", &self.with_rlaunch(line)], BOUND).unwrap()).out
+        self.line(line).out
     }
 
     /// Makes a command of a shell line as [`Field::shell`] runs it.

@@ -110,6 +110,11 @@ impl PlannedFix {
         format!("{hosts}{here}{space}{device}")
     }
 
+    /// Returns what was seen, and where.
+    pub fn seen(&self) -> String {
+        format!("{} on {}: {}", self.id(), self.place(), self.finding.seen)
+    }
+
     fn does_the_same(&self, other: &PlannedFix) -> bool {
         let is_key = !self.hosts_without_key().is_empty();
         let nothing = self.changes().is_empty() && self.lines_here().is_empty() && !is_key;

@@ -33,6 +33,9 @@ echo hosts; cat /etc/hosts 2>/dev/null
 :
 "#;
 
+/// Beginning of the /etc/hosts that the kubelet writes for a pod.
+const KUBELET: &str = "# Kubernetes-managed hosts file";
+
 /// Facts of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
@@ -106,6 +109,10 @@ impl Facts {
             facts.hosts_file.push('\n');
         }
         facts
+    }
+
+    pub(super) fn is_pod(&self) -> bool {
+        self.hosts_file.starts_with(KUBELET)
     }
 }
 

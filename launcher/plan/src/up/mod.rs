@@ -13,6 +13,8 @@ pub use snapshot::{Cables, Snapshot};
 use crate::findings::Fix;
 use crate::fixes::{Class, PlannedFix};
 use rlaunch_bootstrap::protocol::changes::Change;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use rlaunch_text::text;
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -107,17 +109,28 @@ impl Step {
     }
 }
 
-/// Beginning of the /etc/hosts that the kubelet writes.
-const KUBELET: &str = "# Kubernetes-managed hosts file";
+/// Refuses pods: their network is the cluster's, and their files are gone with them.
+pub fn refuse_pods<'a>(hosts: impl IntoIterator<Item = (&'a str, &'a Facts)>) -> Option<Failed> {
+    let pods = hosts.into_iter().filter(|(_, facts)| facts.is_pod());
+    let pods: Vec<&str> = pods.map(|(name, _)| name).collect();
+    let are = match pods.len() {
+        0 => return None,
+        1 => "is a pod",
+        _ => "are pods",
+    };
+    let message = format!(
+        "{} {are} of Kubernetes, where nothing is kept that `rlaunch up` would change",
+        text::list(&pods)
+    );
+    let hint = format!(
+        "`rlaunch doctor -H {}` says what jobs would lack there; `rlaunch up` is for the nodes below the pods",
+        pods.join(",")
+    );
+    Some(Failed::new(Exit::USAGE, message).hint(Some(hint)))
+}
 
 /// Lets the hosts find each other by name: those that a host does not know, or knows elsewhere, stand in its /etc/hosts.
 pub fn names(hosts: &[UpHost]) -> Step {
-    let is_pod = |host: &&UpHost| host.facts.hosts_file.starts_with(KUBELET);
-    if let Some(pod) = hosts.iter().find(is_pod) {
-        let why = format!("{} is a pod of Kubernetes, whose /etc/hosts is the kubelet's", pod.name);
-        let fix = "`rlaunch up` is for the nodes below the pods".to_owned();
-        return Step { id: StepId::Names, state: State::Cannot { why, fix } };
-    }
     let change = |host: &UpHost| {
         let named = || {
             let others = hosts.iter().filter_map(|other| Some((other.address?, &*other.bare)));

@@ -81,11 +81,22 @@ fn hosts_behind_one_address_get_no_names() {
 }
 
 #[test]
-fn the_names_of_a_pod_are_those_of_the_kubelet() {
-    let mut hosts = hosts();
-    hosts[1].facts.hosts_file = "# Kubernetes-managed hosts file.\n127.0.0.1 localhost\n".into();
-    let Step { state: State::Cannot { why, .. }, .. } = names(&hosts) else { panic!("planned") };
-    assert_eq!(why, "root@b is a pod of Kubernetes, whose /etc/hosts is the kubelet's");
+fn pods_are_refused_with_a_command_to_type() {
+    let host = Facts::parse(PRINTED);
+    // The second one is of a pod with the network of its node.
+    let pods =
+        ["# Kubernetes-managed hosts file.\n", "# Kubernetes-managed hosts file (host network).\n"];
+    let pods = pods.map(|first| Facts::parse(&format!("hosts\n{first}127.0.0.1 localhost\n")));
+    assert!(refuse_pods([("a", &host), ("root@b", &host)]).is_none());
+    let refused = refuse_pods([("a", &host), ("root@b", &pods[0])]).unwrap();
+    assert_eq!(
+        refused.message,
+        "root@b is a pod of Kubernetes, where nothing is kept that `rlaunch up` would change"
+    );
+    assert!(refused.hints[0].starts_with("`rlaunch doctor -H root@b` says"), "{refused:?}");
+    let refused = refuse_pods([("b", &pods[0]), ("c", &pods[1])]).unwrap();
+    assert!(refused.message.starts_with("b, c are pods of "), "{refused:?}");
+    assert!(refused.hints[0].starts_with("`rlaunch doctor -H b,c` says"), "{refused:?}");
 }
 
 #[test]

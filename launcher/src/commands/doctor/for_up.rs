@@ -42,10 +42,10 @@ pub(in crate::commands) async fn examine(
 
 /// Examines recorded machines.
 #[cfg(test)]
-pub(in crate::commands) fn fixes_of(machines: &[(&str, Inventory)]) -> Vec<PlannedFix> {
-    let host = |(name, inventory): &(&str, Inventory)| {
-        let diagnosis = Diagnosis { inventory: inventory.clone(), ..Diagnosis::default() };
-        Diagnosed::recorded(&Host { name: (*name).into(), ..Host::this_machine() }, diagnosis)
+pub(in crate::commands) fn fixes_of(machines: &[(&str, &Diagnosis)]) -> Vec<PlannedFix> {
+    let host = |(name, diagnosis): &(&str, &Diagnosis)| {
+        let host = Host { name: (*name).into(), ..Host::this_machine() };
+        Diagnosed::recorded(&host, Diagnosis::clone(diagnosis))
     };
     let hosts = machines.iter().map(host).collect();
     let examination = Examination { hosts, ..Examination::default() };

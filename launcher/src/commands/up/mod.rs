@@ -90,6 +90,7 @@ pub(super) async fn run(args: &UpArgs, line: &CommandLine) -> Result<Exit, Faile
         let message = "nothing was changed: standard input is not a terminal";
         return Err(Failed::new(Exit::USAGE, message).hint(Some(hint)));
     }
+    args.check_container()?;
     let options = HostOptions::of_verb(&args.hosts, &line.config.hosts);
     let (hosts, reach) = agent_session::select_hosts(&options, &args.connect, line)?;
     if hosts::are_local(&hosts) {
@@ -119,7 +120,7 @@ struct SetUp {
 
 /// Makes the plan, and carries it out if the user agrees; returns `None` if it is only printed.
 async fn set_up(args: &UpArgs, cluster: &mut Cluster<'_>) -> Result<Option<SetUp>, Failed> {
-    let steps = cluster.steps().await?;
+    let steps = cluster.steps().await;
     if args.dry_run {
         stdout::print(&up::to_script(&steps, &cluster.hosts));
         return Ok(None);
@@ -147,6 +148,15 @@ async fn consent() -> Result<(), Failed> {
 }
 
 impl UpArgs {
+    fn check_container(&self) -> Result<(), Failed> {
+        if self.connect.container.is_none() {
+            return Ok(());
+        }
+        let hint = "leave --container out; what a container lacks is given to it when it is started, and \
+                    `rlaunch doctor` with --container names it";
+        Err(Failed::new(Exit::USAGE, "hosts are set up, and no containers").hint(Some(hint)))
+    }
+
     /// Lets the user's key log in to the hosts. This comes with a question of its own, if there is something to do: nothing
     /// more is known of a host before.
     async fn install_keys(&self, hosts: &[Host]) -> Result<(), Failed> {
@@ -165,6 +175,22 @@ impl UpArgs {
     }
 }
 
+/// Asks the hosts what the steps need to know. Pods are refused here, before a change.
+async fn survey(hosts: &[Host], changing: &mut ChangingHosts) -> Result<Vec<Facts>, Failed> {
+    let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
+    let printed = changing.ask(vec![vec![up::survey(&names)]; hosts.len()]).await;
+    let named = changing.names().into_iter().zip(printed);
+    let facts = named.map(|(name, printed)| {
+        let printed = printed.into_iter().next().unwrap_or_else(|| Ok(String::new()));
+        let failed = |cause| Failed::new(Exit::HOST, format!("{name}: {cause}"));
+        printed.map(|text| Facts::parse(&text)).map_err(failed)
+    });
+    let facts = facts.collect::<Result<Vec<Facts>, Failed>>()?;
+    let names = changing.names();
+    let refused = up::refuse_pods(names.iter().map(String::as_str).zip(&facts));
+    refused.map_or(Ok(facts), Err)
+}
+
 impl<'a> Cluster<'a> {
     async fn open(
         args: &UpArgs,
@@ -172,28 +198,32 @@ impl<'a> Cluster<'a> {
         reach: &'a Reach,
     ) -> Result<Cluster<'a>, Failed> {
         let hosts = entries;
-        let (changing, failures) = ChangingHosts::open(hosts, reach).await?;
+        let (mut changing, failures) = ChangingHosts::open(hosts, reach).await?;
         if !failures.is_empty() {
             changing.close().await;
             agent_session::conclude(failures)?;
             return Err(Failed::new(Exit::HOST, "a host was not reached"));
         }
-        let cabled = CabledHosts::find(hosts, reach, &args.interfaces, !args.dry_run).await;
-        let cabled = match cabled {
-            Ok(cabled) => cabled,
+        let found = async {
+            let facts = survey(hosts, &mut changing).await?;
+            let cabled = CabledHosts::find(hosts, reach, &args.interfaces, !args.dry_run).await?;
+            Ok::<_, Failed>((facts, cabled))
+        };
+        let (facts, cabled) = match found.await {
+            Ok(found) => found,
             Err(failed) => {
                 changing.close().await;
                 return Err(failed);
             }
         };
-        let host = |(at, host): (usize, &Host)| UpHost {
+        let host = |(at, (host, facts)): (usize, (&Host, Facts))| UpHost {
             name: host.to_string(),
             bare: host.name.clone(),
             address: cabled.address(at),
-            facts: Facts::default(),
+            facts,
             cabled: cabled.interfaces(at),
         };
-        let hosts = hosts.iter().enumerate().map(host).collect();
+        let hosts = hosts.iter().zip(facts).enumerate().map(host).collect();
         Ok(Cluster { entries, reach, changing, cabled, hosts })
     }
 
@@ -202,19 +232,11 @@ impl<'a> Cluster<'a> {
         self.changing.close().await;
     }
 
-    /// Asks the hosts what the steps need to know, and makes the steps.
-    async fn steps(&mut self) -> Result<Vec<Step>, Failed> {
-        let names: Vec<&str> = self.hosts.iter().map(|host| host.bare.as_str()).collect();
-        let survey = up::survey(&names);
-        let printed = self.changing.ask(vec![vec![survey]; self.hosts.len()]).await;
-        for (host, printed) in self.hosts.iter_mut().zip(printed) {
-            let printed = printed.into_iter().next().unwrap_or_else(|| Ok(String::new()));
-            let failed = |cause| Failed::new(Exit::HOST, format!("{}: {cause}", host.name));
-            host.facts = Facts::parse(&printed.map_err(failed)?);
-        }
+    /// Makes the steps, of what the hosts have said and what they say of their files.
+    async fn steps(&mut self) -> Vec<Step> {
         let fixes = self.fixes().await;
         let kept = self.kept().await;
-        Ok(steps::plan(&self.hosts, &self.cabled, fixes, &kept))
+        steps::plan(&self.hosts, &self.cabled, fixes, &kept)
     }
 
     /// Makes the step of what doctor fixes without a question, and says what that is about.
@@ -230,15 +252,15 @@ impl<'a> Cluster<'a> {
         };
         let mut chosen = Vec::new();
         for fix in up::safe_fixes(examined.fixes, &self.hosts) {
-            let about = format!("{} on {}", fix.id(), fix.place());
             match fix.waits_for() {
                 Some(what) if self.is_made(&fix).await => {
+                    let (id, place) = (fix.id(), fix.place());
                     messages::info(&format!(
-                        "{about}: it is fixed, and that shows only after {what}"
+                        "{id} on {place}: it is fixed, and that shows only after {what}"
                     ));
                 }
                 _ => {
-                    messages::info(&format!("{about}: {}", fix.finding.seen));
+                    messages::info(&fix.seen());
                     chosen.push(fix);
                 }
             }
@@ -337,5 +359,18 @@ impl<'a> Cluster<'a> {
             true => "it was done already".to_owned(),
             false => format!("done on {}", text::list(&names)),
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_are_not_set_up() {
+        let parse = |words: &[&str]| UpArgs::try_parse_from([&["up"], words].concat()).unwrap();
+        let refused = parse(&["-H", "a", "--container", "docker:x"]).check_container().unwrap_err();
+        assert!(refused.hints[0].starts_with("leave --container out"), "{refused:?}");
+        assert!(parse(&["-H", "a"]).check_container().is_ok());
     }
 }

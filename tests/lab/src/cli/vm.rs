@@ -44,6 +44,8 @@ pub(crate) enum Vm {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
+    /// Boot all guests again, as after a loss of power: their disks stay.
+    Reboot,
     /// End all guests and remove everything but the image, even after a crash.
     Down,
     /// Print which guests are up, and their addresses.
@@ -116,6 +118,7 @@ pub(super) fn run(name: &str, vm: &Vm) -> Result<ExitCode, LabError> {
             return become_command(ssh.args(command));
         }
         Vm::Exec { command } => return become_command(VmLab::find(name)?.exec().args(command)),
+        Vm::Reboot => VmLab::find(name)?.reboot()?,
         Vm::Down => match VmLab::down(name)? {
             true => println!("guests of lab {name}: removed"),
             false => println!("guests of lab {name}: nothing to remove"),

@@ -117,6 +117,7 @@ const GUESTS: &[Requirement] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("mmdebstrap", "mmdebstrap"),
     ("cpio", "cpio"),
+    ("mkfs.ext4", "e2fsprogs"),
     ("xz", "xz-utils"),
     ("make", "make"),
     ("gcc", "gcc"),

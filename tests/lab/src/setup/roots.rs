@@ -25,12 +25,13 @@ pub static SYSTEMD: Root = Root {
     ],
 };
 
-/// Machine with systemd as process 1 that sets its network up by systemd-networkd, or by netplan.
+/// Machine with systemd as process 1 that sets its network up by systemd-networkd, by netplan, or by NetworkManager.
 pub static NETWORKED: Root = Root {
     name: "networked",
-    what: "a machine with systemd-networkd and netplan",
+    what: "a machine with systemd-networkd, netplan and NetworkManager",
     packages: &[
-        "systemd-sysv", "dbus", "openssh-server", "iproute2", "netplan.io", "procps", "hostname",
+        "systemd-sysv", "dbus", "openssh-server", "iproute2", "netplan.io", "network-manager",
+        "procps", "hostname",
     ],
 };
 

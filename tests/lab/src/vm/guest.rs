@@ -15,7 +15,7 @@ use crate::command::{last_lines, run, wait_until};
 use crate::files::{make_dir, read};
 use crate::netns::sshd::with_detail;
 
-/// Memory in MiB. It also holds the files that the guest writes.
+/// Memory in MiB.
 const MEMORY: usize = 1024;
 
 /// RDMA drivers that guests load, in order.
@@ -67,7 +67,17 @@ impl Guest<'_> {
         for interface in 0..self.record.topology.cables(self.number).len() {
             self.interface(&mut arguments, interface);
         }
+        // Last, so that it takes the place of no other device. It need not outlive this machine.
+        let disk = escape(&self.disk());
+        let drive = format!("file={disk},format=raw,if=none,id=disk,cache=unsafe");
+        arguments.extend(["-drive".into(), drive]);
+        arguments.extend(["-device".into(), "virtio-blk-pci,drive=disk".into()]);
         arguments
+    }
+
+    /// Returns the file of the guest's disk, which is there after a reboot.
+    fn disk(&self) -> PathBuf {
+        self.dir.join("disk")
     }
 
     /// Adds a network card. Each one of the fabric is behind a PCI Express port of its own, as real
@@ -116,9 +126,15 @@ impl Guest<'_> {
     /// Starts the guest. [`wait`] waits until it is up.
     pub(super) fn start(&self, paths: &VmPaths) -> Result<(), LabError> {
         let name = self.name();
+        let image = self.record.image();
         make_dir(&self.dir)?;
+        if !self.disk().exists() {
+            let mut copy = Command::new("cp");
+            copy.arg("--sparse=always").arg(image.disk()).arg(self.disk());
+            run(&format!("make the disk of guest {name}"), &mut copy)?;
+        }
         let mut command = network::enter(paths);
-        command.arg("qemu-system-x86_64").args(self.arguments(&self.record.image()));
+        command.arg("qemu-system-x86_64").args(self.arguments(&image));
         // With -daemonize QEMU returns when the machine exists, or prints an error.
         run(&format!("start guest {name}"), &mut command)?;
         let text = read(&self.dir.join("pid"))?;
@@ -150,6 +166,14 @@ pub(super) fn wait(lab: &VmLab, guest: &str) -> Result<(), LabError> {
     ssh.arg("true");
     wait_until(START, &what, || Ok(run("try ssh", &mut ssh).is_ok())).map_err(shown)?;
     keep_connection(lab, guest)
+}
+
+/// Ends the connection that commands share, before the guest is gone: they would wait for it.
+pub(super) fn end_connection(lab: &VmLab, guest: &str) -> Result<(), LabError> {
+    let mut ssh = lab.ssh(guest)?;
+    ssh.args(["-O", "exit"]).stderr(Stdio::null());
+    // There may be none.
+    ssh.status().map_err(LabError::io(format!("end the connection to {guest}"))).map(drop)
 }
 
 /// Opens the connection that later commands share: on an emulated processor a key exchange takes
@@ -240,6 +264,7 @@ mod tests {
         ] {
             assert!(third.contains(part), "{part}: {third}");
         }
+        assert!(third.ends_with(" -device virtio-blk-pci,drive=disk"), "{third}");
         // The kernel truncates longer command lines.
         assert!(!third.contains("net3") && third.len() < 2048, "{third}");
     }

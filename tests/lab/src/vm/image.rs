@@ -94,6 +94,11 @@ impl Image {
         self.dir.join("initrd.gz")
     }
 
+    /// Returns an empty disk, of which every guest has a copy.
+    pub(super) fn disk(&self) -> PathBuf {
+        self.dir.join("disk")
+    }
+
     /// Returns the private key that is authorised on every guest.
     pub(super) fn key(&self) -> PathBuf {
         self.dir.join("key")
@@ -160,7 +165,7 @@ fn make(suite: &str, dir: &Path) -> Result<(), LabError> {
     kernel?;
     root.unwrap_or_else(|_| Err(LabError::Unexpected("the root directory was not made".into())))?;
     let inits = [recipe::GUEST_INIT.text, recipe::RAMDISK_INIT.text];
-    script(recipe::FINISH, dir, "keys and initial ramdisk", &inits)
+    script(recipe::FINISH, dir, "keys, initial ramdisk and disk", &inits)
 }
 
 fn script(script: Script, dir: &Path, label: &str, words: &[&str]) -> Result<(), LabError> {

@@ -148,6 +148,22 @@ impl VmLab {
         write_json(&self.paths.record(), &self.record)?;
         self.write_ssh_config()?;
         network::create(&self.paths, &self.record)?;
+        self.boot()
+    }
+
+    /// Boots all guests again, as after a loss of power: what they have written to their disks stays, and nothing else.
+    /// Waits until every guest answers by ssh.
+    pub fn reboot(&self) -> Result<(), LabError> {
+        let _lock = self.paths.lock()?;
+        for guest in self.guests() {
+            self.checked(&guest, &["sync"])?;
+            guest::end_connection(self, &guest)?;
+        }
+        end_guests(&self.paths)?;
+        self.boot()
+    }
+
+    fn boot(&self) -> Result<(), LabError> {
         let accelerator = Accelerator::detect(&self.record.image());
         for number in 1..=self.record.guests {
             let dir = self.paths.guest(&guest_name(number));
@@ -336,15 +352,7 @@ fn absolute(share: &Path) -> Result<PathBuf, LabError> {
 /// the lab's lock.
 fn remove(paths: &VmPaths) -> Result<bool, LabError> {
     let found = paths.dir.exists() || paths.netns_file().exists();
-    let dirs = fs::read_dir(&paths.dir).into_iter().flatten().flatten();
-    let guests: Vec<_> = dirs.filter_map(|entry| state::process(&entry.path())).collect();
-    for guest in &guests {
-        // A guest has no disk that could be damaged.
-        processes::kill(guest.pid);
-    }
-    wait_until(Duration::from_secs(60), "the guests to end", || {
-        Ok(!guests.iter().any(|guest| guest.is_alive()))
-    })?;
+    end_guests(paths)?;
     if paths.netns_file().exists() {
         // Guests that were not recorded yet, and other programs in their network.
         let netns = [paths.netns()];
@@ -353,4 +361,14 @@ fn remove(paths: &VmPaths) -> Result<bool, LabError> {
     }
     remove_dir(&paths.dir)?;
     Ok(found)
+}
+
+/// Kills the guests, and waits until they are gone.
+fn end_guests(paths: &VmPaths) -> Result<(), LabError> {
+    let dirs = fs::read_dir(&paths.dir).into_iter().flatten().flatten();
+    let guests: Vec<_> = dirs.filter_map(|entry| state::process(&entry.path())).collect();
+    guests.iter().for_each(|guest| processes::kill(guest.pid));
+    wait_until(Duration::from_secs(60), "the guests to end", || {
+        Ok(!guests.iter().any(|guest| guest.is_alive()))
+    })
 }

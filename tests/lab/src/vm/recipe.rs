@@ -11,6 +11,8 @@ pub(super) const PACKAGES: &[&str] = &[
     // Memory checker for unsafe code around verbs; `ip`, `tc` and `rdma`; `lspci`; `ping`. Containers inside guests.
     "valgrind", "iproute2", "pciutils", "iputils-ping", "kmod", "procps", "hostname",
     "python3-minimal", "podman", "crun", "netavark", "iptables",
+    // Sets addresses at boot, on guests that keep some.
+    "ifupdown",
 ];
 
 /// Script, and its name in error messages.

@@ -4,8 +4,12 @@ use super::*;
 use crate::commands::doctor::for_up;
 use crate::commands::network::testing::{Cable, recorded_cables};
 use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::inventory::diagnostics::{
+    FilterProtocol, Firewall, FirewallRule, RdmaPortState,
+};
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::inventory::rdma::PortState;
+use rlaunch_bootstrap::protocol::diagnosis::Diagnosis;
 use rlaunch_plan::testing::{inventory, is_golden, pair, triangle};
 use rlaunch_plan::up::Facts;
 use std::collections::BTreeSet;
@@ -13,6 +17,8 @@ use std::collections::BTreeSet;
 /// Hosts of a guide.
 struct Guide<'a> {
     machines: Vec<(&'a str, Inventory)>,
+    /// What doctor learns of each.
+    diagnoses: Vec<Diagnosis>,
     cables: Vec<Cable<'a>>,
     /// What each host prints of itself, but for names.
     facts: &'a str,
@@ -24,15 +30,27 @@ impl<'a> Guide<'a> {
         machines: impl IntoIterator<Item = Inventory>,
         facts: &'a str,
     ) -> Self {
-        let machines = names.iter().copied().zip(machines).collect();
-        Guide { machines, cables: Vec::new(), facts }
+        let machines: Vec<_> = names.iter().copied().zip(machines).collect();
+        let diagnosis = |(_, inventory): &(&str, Inventory)| Diagnosis {
+            inventory: inventory.clone(),
+            ..Diagnosis::default()
+        };
+        let diagnoses = machines.iter().map(diagnosis).collect();
+        Guide { machines, diagnoses, cables: Vec::new(), facts }
+    }
+
+    /// Changes what doctor learns of the hosts with these indices.
+    fn with_faults(mut self, faults: &[(usize, fn(&mut Diagnosis))]) -> Self {
+        faults.iter().for_each(|(at, change)| change(&mut self.diagnoses[*at]));
+        self
     }
 
     fn with_cables(self, cables: &[Cable<'a>]) -> Self {
         Guide { cables: cables.to_vec(), ..self }
     }
 
-    /// Makes the plan as `up` prints it, with the table of cables. A host knows no other one by its name.
+    /// Makes the plan as `up` prints it, with what it says of faults and the table of cables. A host knows no other one by its
+    /// name.
     fn plan(&self) -> String {
         let cabled = recorded_cables(&self.machines, &self.cables);
         let own = "hosts\n127.0.0.1 localhost\n";
@@ -44,10 +62,13 @@ impl<'a> Guide<'a> {
             cabled: cabled.interfaces(at),
         };
         let hosts: Vec<UpHost> = self.machines.iter().enumerate().map(host).collect();
-        let fixes = up::safe_fixes(for_up::fixes_of(&self.machines), &hosts);
+        let names = self.machines.iter().map(|(name, _)| *name);
+        let diagnosed: Vec<(&str, &Diagnosis)> = names.zip(&self.diagnoses).collect();
+        let fixes = up::safe_fixes(for_up::fixes_of(&diagnosed), &hosts);
+        let said = fixes.iter().map(|fix| fix.seen() + "\n").collect::<String>();
         let fixes = up::fixes(&fixes, &hosts);
         let steps = plan(&hosts, &cabled, fixes, &vec![Kept::Missing; hosts.len()]);
-        cabled.table().unwrap_or_default() + &up::to_text(&steps, &hosts)
+        said + &cabled.table().unwrap_or_default() + &up::to_text(&steps, &hosts)
     }
 }
 
@@ -123,6 +144,64 @@ fn three_computers_with_three_cables() {
     assert!(plan.contains("addresses, on trial until every link answers: done already"), "{plan}");
 }
 
+/// A login with limits, kernels and cards that were set otherwise, and a filter, which is left to doctor and its question. What
+/// is wrong with a cable's own port is a matter of the steps for cables.
+#[test]
+fn faults_that_doctor_finds_are_in_the_plan() {
+    let spark = bare(inventory("spark"), "enP7s7");
+    let machines = numbered(&spark, "enP7s7", 3);
+    let cables = [
+        ((0, "enp1s0f0np0"), (1, "enp1s0f0np0")),
+        ((0, "enp1s0f1np1"), (2, "enp1s0f0np0")),
+        ((1, "enp1s0f1np1"), (2, "enp1s0f1np1")),
+    ];
+    let guide = Guide::new(&["n1", "n2", "n3"], machines, SPARK).with_cables(&cables);
+    let computers = guide.with_faults(&[
+        (0, |of| {
+            of.diagnostics.uid = 1000;
+            of.inventory.limits.locked_memory = Some(8 << 20);
+        }),
+        (0, |of| of.inventory.limits.open_files = Some(512)),
+        (1, |of| of.inventory.limits.open_files = Some(512)),
+        (1, |of| of.diagnostics.kernel.max_map_count = Some(1000)),
+        (2, |of| {
+            let device = of.inventory.rdma[0].name.clone();
+            of.diagnostics.rdma_ports = vec![RdmaPortState {
+                device,
+                port: 1,
+                cm_roce_mode: Some("IB/RoCE v1".into()),
+                counters: Vec::new(),
+            }];
+        }),
+        (2, |of| {
+            let rule = FirewallRule {
+                text: "drop".into(),
+                chain: "inet t c".into(),
+                is_input: true,
+                protocol: Some(FilterProtocol::Tcp),
+                ports: vec![(1024, 65535)],
+                ..FirewallRule::default()
+            };
+            let rules = vec![rule];
+            let read_by = "nft".into();
+            of.diagnostics.firewall = Some(Firewall { read_by, rules, ..Firewall::default() });
+        }),
+    ]);
+    let mut instances = numbered(&inventory("erdma-compat"), "eth0", 2);
+    for instance in &mut instances {
+        instance.gpus = inventory("ack-node").gpus;
+        instance.netdevs.iter_mut().for_each(|netdev| netdev.mtu = 1500);
+    }
+    let instances = Guide::new(&["n1", "n2"], instances, "keeper networkd\n").with_faults(&[
+        (0, |of| of.diagnostics.kernel.ephemeral_ports = Some((1024, 65535))),
+        (1, |of| {
+            of.diagnostics.kernel.ephemeral_ports = Some((1024, 65535));
+            of.diagnostics.kernel.reserved_ports = vec![(8080, 8080)];
+        }),
+    ]);
+    is_golden("up-faults", &format!("{}=== eRDMA\n{}", computers.plan(), instances.plan()));
+}
+
 /// The two functions of a card share its sockets, and hear each other.
 #[test]
 fn a_ring_with_both_ports_of_each_card() {
@@ -168,12 +247,14 @@ fn guests_behind_a_switch_share_a_subnet() {
     is_golden("up-guests", &guide.with_cables(&switch).plan());
 }
 
-/// Hosts of containers are set up as hosts; a pod has neither a card nor a program for addresses.
+/// Hosts of containers are set up as hosts, and pods are not.
 #[test]
 fn hosts_of_containers_and_pods() {
     let hosts = numbered(&inventory("no-rdma"), "eno1", 2);
     let hosts = Guide::new(&["a", "b"], hosts, "keeper ifupdown\nwall nft\n").plan();
-    let pods = numbered(&inventory("macvlan-pod"), "eth0", 2);
-    let pods = Guide::new(&["rl-worker-0", "rl-worker-1"], pods, "").plan();
+    let pod = Facts::parse("hosts\n# Kubernetes-managed hosts file.\n127.0.0.1 localhost\n");
+    let pods = ["rl-worker-0", "rl-worker-1"].map(|name| (name, &pod));
+    let refused = up::refuse_pods(pods).unwrap();
+    let pods = format!("error: {}\nhint: {}\n", refused.message, refused.hints.join("\nhint: "));
     is_golden("up-containers", &format!("{hosts}=== pods\n{pods}"));
 }

@@ -34,11 +34,14 @@ for word in $(cat /proc/cmdline); do
     esac
 done
 hostname "$name"
-echo "$name" >/etc/hostname
-{
-    echo "127.0.0.1 localhost"
-    echo "$hosts" | tr ',=' '\n '
-} >/etc/hosts
+# After a reboot the files on its disk are the guest's own.
+if [ ! -e /etc/hostname ]; then
+    echo "$name" >/etc/hostname
+    {
+        echo "127.0.0.1 localhost"
+        echo "$hosts" | tr ',=' '\n '
+    } >/etc/hosts
+fi
 
 modprobe -a virtio_net ib_uverbs rdma_ucm ib_umad
 for kind in $(echo "$rdma" | tr , ' '); do
@@ -47,10 +50,13 @@ for kind in $(echo "$rdma" | tr , ' '); do
         *) modprobe "$kind" ;;
     esac
 done
+sysctl -q --system
 ip link set lo up
+# Addresses of cables are those that the guest keeps, if it has a configuration for them.
+interfaces=/etc/network/interfaces
 number=0
 for address in $(echo "$addresses" | tr , ' '); do
-    ip address add "$address" dev "eth$number"
+    [ "$number" -gt 0 ] && [ -e "$interfaces" ] || ip address add "$address" dev "eth$number"
     [ "$number" -eq 0 ] || ip link set "eth$number" mtu "$mtu"
     ip link set "eth$number" up
     if [ "$number" -gt 0 ]; then
@@ -60,6 +66,11 @@ for address in $(echo "$addresses" | tr , ' '); do
     fi
     number=$((number + 1))
 done
+
+if [ -e "$interfaces" ]; then
+    mkdir -p /run/network
+    ifup -a
+fi
 
 # RDMA pins what it sends from; what sshd starts inherits this.
 ulimit -l unlimited
