@@ -14,7 +14,8 @@ use tokio::runtime::Runtime;
 /// Text for a command line without words.
 const FIRST_STEPS: &str = "\
 rlaunch starts one program on many hosts over SSH:
-  rlaunch -H host1,host2 hostname     a first job; `rlaunch hostname` runs it here
+  rlaunch -H host1,host2 hostname     a first job
+  rlaunch hostname                    the same on hosts of rlaunch.toml, or here
   rlaunch ssh-setup -H host1,host2    install your key, if the hosts ask for a password
   rlaunch doctor --try -H host1,host2 try what jobs use; without --try: what is wrong there
   rlaunch -h                          options and verbs; `rlaunch help` lists topics

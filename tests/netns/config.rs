@@ -70,7 +70,7 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
     let list = "hosts = [\"a\", \"b,,c\"]\n";
     with(list, "trust").succeeded();
     let ran = with(list, "hostname");
-    ran.refused(200, &["an empty host"]).hints("host (rlaunch.toml:1)");
+    ran.refused(200, &["an empty host"]).hints("hosts (rlaunch.toml:1)");
     let ran = with("", "--profile x hostname");
     ran.refused(200, &["rlaunch.toml has no profile `x`"]);
     let run = field.rlaunch("hostname").env("RLAUNCH_NP", "none").run();

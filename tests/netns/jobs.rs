@@ -281,6 +281,26 @@ fn another_user_neither_stops_nor_waits_for_a_job() {
     running.finish().ended_with(143);
 }
 
+/// Words of other tools that hosts have as programs, which know neither jobs nor hosts.
+#[test]
+fn a_habit_runs_nowhere_if_a_verb_is_meant() {
+    let (field, state) = (Field::new(), State::new());
+    let rlaunch = |words: &str| {
+        let run = field.rlaunch(words).env("XDG_STATE_HOME", state.path());
+        run.env("RLAUNCH_HOSTS", "a,b").run()
+    };
+    rlaunch("--job-name night -np 1 true").succeeded();
+    let ran = rlaunch("kill night");
+    ran.refused(200, &["nothing was run: `kill` would run as a program, and night is a job"]);
+    ran.hints("rlaunch stop night").hints("rlaunch -- kill night");
+    let ran = rlaunch("cp no-such.py a:/tmp");
+    ran.refused(200, &["nothing was run: `cp` would run as a program"]);
+    ran.hints("rlaunch push -H a no-such.py:/tmp");
+    // Without a job of that name it is a program.
+    let ran = rlaunch("kill -0 nights");
+    assert!(!ran.err().contains("nothing was run"), "{ran}");
+}
+
 /// Of several jobs, one whose launcher is stopped may be the one that is meant.
 #[test]
 fn a_job_that_cannot_be_asked_is_not_passed_over() {

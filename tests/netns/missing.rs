@@ -160,7 +160,7 @@ fn a_file_to_preload_that_is_not_here() {
 fn too_few_slots() {
     let field = Field::new();
     let ran = field.rlaunch("-H a,b,c -np 4 hostname").run();
-    ran.refused(200, &["4 ranks need 4 slots; there are 3 (a 1, b 1, c 1): use a:2\n"]);
+    ran.refused(200, &["4 ranks need 4 slots; there are 3 (a 1, b 1, c 1): use -H a:2,b,c\n"]);
     ran.hints("ranks can share slots: rlaunch -H a,b,c -np 4 --oversubscribe hostname");
     field.rlaunch("-H a,b,c -np 4 --oversubscribe hostname").run().succeeded();
 }

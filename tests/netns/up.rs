@@ -108,6 +108,7 @@ fn hosts_become_a_cluster_that_stays_and_what_they_were() {
     let ran = down(&field, &state, "");
     let out = ran.succeeded().out().into_owned();
     assert!(out.contains("a: undone: write /etc/hosts (rlaunch up)"), "{ran}");
+    ran.says(&["rlaunch.toml here stays, and jobs run on its hosts"]);
     assert_eq!(hosts.map(|host| dump(&field, host)), before, "{ran}");
     let ran = down(&field, &state, "-H a,b,c");
     assert_eq!(ran.succeeded().out().matches("there is nothing to undo").count(), 3, "{ran}");

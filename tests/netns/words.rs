@@ -99,8 +99,12 @@ fn words_without_a_meaning_are_named_on_one_line() {
     assert_eq!(lines, ["ignored: --mca plm_base_verbose"], "{ran}");
 
     let ran = field.rlaunch("--allow-run-as-root -H a,b,c -np 4 hostname").run();
-    ran.refused(200, &["4 ranks need 4 slots; there are 3 (a 1, b 1, c 1): use a:2"]);
-    field.rlaunch("-H a -bind-too none true").run().ended_with(200).says(&["--bind-to exists"]);
+    ran.refused(200, &["4 ranks need 4 slots; there are 3 (a 1, b 1, c 1): use -H a:2,b,c"]);
+    field
+        .rlaunch("-H a -bind-too none true")
+        .run()
+        .ended_with(200)
+        .says(&["did you mean --bind-to?"]);
 }
 
 #[test]

@@ -130,7 +130,7 @@ pub enum MapError {
 }
 
 /// Writes `3 ranks need 3 slots; a has 1: use -H a:3`; of several hosts `4 ranks need 4 slots; there are 3
-/// (a 1, b 1, c 1): use a:2`.
+/// (a 1, b 1, c 1): use -H a:2,b,c`.
 fn describe(ranks: u32, hosts: &[Host]) -> String {
     const SHOWN: usize = 8;
     if let [host] = hosts {
@@ -144,15 +144,39 @@ fn describe(ranks: u32, hosts: &[Host]) -> String {
     if hosts.len() > SHOWN {
         list.push(format!("and {} more", hosts.len() - SHOWN));
     }
-    let missing = u64::from(ranks).saturating_sub(slots);
-    let (name, more) = match hosts.first() {
-        Some(first) => (first.to_string(), u64::from(first.slots) + missing),
-        None => ("a".to_owned(), missing),
+    let enough = enough_slots(ranks, hosts);
+    let with_slots = |(host, slots): (&Host, &u32)| match slots {
+        1 => host.to_string(),
+        slots => format!("{host}:{slots}"),
     };
-    format!(
-        "{ranks} ranks need {ranks} slots; there are {slots} ({}): use {name}:{more}",
-        list.join(", "),
-    )
+    let meant = if hosts.len() > SHOWN {
+        let most = enough.iter().max().copied().unwrap_or_default();
+        format!("give each host up to {most}, as in -H {}:{most}", hosts[0])
+    } else {
+        let hosts: Vec<String> = hosts.iter().zip(&enough).map(with_slots).collect();
+        format!("use -H {}", hosts.join(","))
+    };
+    format!("{ranks} ranks need {ranks} slots; there are {slots} ({}): {meant}", list.join(", "))
+}
+
+/// Returns numbers of slots for so many ranks: the hosts with the fewest get more, until there are enough.
+fn enough_slots(ranks: u32, hosts: &[Host]) -> Vec<u32> {
+    let sum = |level: u32| hosts.iter().map(|host| u64::from(host.slots.max(level))).sum::<u64>();
+    let (mut below, mut level) = (0, ranks);
+    while below + 1 < level {
+        let middle = below + (level - below) / 2;
+        if sum(middle) < u64::from(ranks) { below = middle } else { level = middle }
+    }
+    // The last ones need not be that high.
+    let mut excess = sum(level).saturating_sub(u64::from(ranks));
+    let mut enough: Vec<u32> = hosts.iter().map(|host| host.slots.max(level)).collect();
+    for (slots, host) in enough.iter_mut().zip(hosts).rev() {
+        if excess > 0 && *slots > host.slots {
+            *slots -= 1;
+            excess -= 1;
+        }
+    }
+    enough
 }
 
 fn slots_of(hosts: &[Host]) -> u64 {

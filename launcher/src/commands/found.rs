@@ -79,7 +79,7 @@ pub(super) async fn find_id(word: &str) -> Result<Option<String>, Failed> {
 }
 
 /// Lists the jobs that run or have left a record, oldest first.
-async fn known_jobs() -> Vec<RecordedJob> {
+pub(super) async fn known_jobs() -> Vec<RecordedJob> {
     let recorded = RecordStore::for_user().and_then(|store| store.recorded());
     let mut jobs = recorded.unwrap_or_default();
     let running = RunningJob::all().await.map(|(running, _)| running).unwrap_or_default();

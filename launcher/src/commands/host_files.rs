@@ -137,7 +137,7 @@ pub(super) fn run_pack(args: PackArgs) -> Result<Exit, Failed> {
 Examples:
   rlaunch cache -H a,b            what a and b keep
   rlaunch cache -H a,b --clean    remove it, but for what a job is using
-  rlaunch cache --clean           on this machine")]
+  rlaunch cache --clean           on the hosts of rlaunch.toml, or this machine")]
 pub(crate) struct CacheArgs {
     #[command(flatten)]
     pub(crate) hosts: HostListArgs,

@@ -93,6 +93,7 @@ fn with_tip(mut error: clap::Error, typed: &[OsString]) -> clap::Error {
             error.remove(ContextKind::Suggested);
         }
     }
+    drop_far_tip(&mut error);
     let words = typed.get(1..).unwrap_or_default();
     let Some((verb, rest)) = words.split_first() else { return error };
     let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
@@ -113,6 +114,22 @@ fn with_tip(mut error: clap::Error, typed: &[OsString]) -> clap::Error {
     error
 }
 
+/// Removes what clap suggests in the place of an option if that is more than a slip of the finger: `--pull` for `--all`. The
+/// usage that comes with it has that option.
+fn drop_far_tip(error: &mut clap::Error) {
+    let (Some(ContextValue::String(typed)), Some(ContextValue::String(tip))) =
+        (error.get(ContextKind::InvalidArg), error.get(ContextKind::SuggestedArg))
+    else {
+        return;
+    };
+    let typed = typed.trim_start_matches('-');
+    let distance = strsim::damerau_levenshtein(typed, tip.trim_start_matches('-'));
+    if distance > (typed.len() / 3).max(1) {
+        error.remove(ContextKind::SuggestedArg);
+        error.remove(ContextKind::Usage);
+    }
+}
+
 /// Adds the command line that was meant where the verb, or an option that it lacks, was not.
 fn with_other_line(mut error: clap::Error, verb: &OsString, rest: &[OsString]) -> clap::Error {
     let names_hosts = rest.iter().any(|word| word.to_str().is_some_and(|w| HOSTS.contains(&w)));
@@ -121,10 +138,14 @@ fn with_other_line(mut error: clap::Error, verb: &OsString, rest: &[OsString]) -
         ("exec" | "shell", ErrorKind::UnknownArgument) if names_hosts => {
             format!("a program on hosts: {}", command_line(rest))
         }
-        ("stop", ErrorKind::UnknownArgument) if rest.iter().any(|word| word == "--all") => {
+        ("stop", ErrorKind::UnknownArgument)
+            if rest.iter().any(|word| word == "--all" || word == "-a") =>
+        {
             "one job at a time: rlaunch stop NAME (rlaunch jobs lists them)".to_owned()
         }
-        ("doctor" | "topo" | "capture", ErrorKind::UnknownArgument) if are_names => {
+        ("doctor" | "topo" | "capture" | "up" | "down", ErrorKind::UnknownArgument)
+            if are_names =>
+        {
             let hosts = rest.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>();
             let meant = [verb.clone(), "-H".into(), hosts.join(",").into()];
             format!("hosts: {}", command_line(&meant))
@@ -235,13 +256,18 @@ mod tests {
             ("exec -H a,b hostname", "a program on hosts: rlaunch -H a,b hostname"),
             ("shell -H a,b hostname", "a program on hosts: rlaunch -H a,b hostname"),
             ("doctor a b", "hosts: rlaunch doctor -H a,b"),
+            ("up a b c", "hosts: rlaunch up -H a,b,c"),
             ("bench links -H a,b", "the links between hosts: rlaunch bench -H a,b"),
             ("bench links", "the links between hosts: rlaunch bench -H HOSTS"),
             ("stop --all", "one job at a time: rlaunch stop NAME"),
+            ("stop -a", "one job at a time: rlaunch stop NAME"),
         ] {
             let error = parse(&format!("rlaunch {typed}")).unwrap_err();
             assert!(error.contains(tip) && !error.contains("as a value"), "{error}");
+            assert!(!error.contains("--pull"), "{error}");
         }
+        let error = parse("rlaunch stop --frce").unwrap_err();
+        assert!(error.contains("'--force'"), "{error}");
         let error = parse("rlaunch network mesh --no-such").unwrap_err();
         assert!(!error.contains("discover"), "{error}");
     }

@@ -1,12 +1,16 @@
 //! What a command line was meant as that is typed as a job: a verb that was mistyped or typed behind options, a word of
 //! another tool, the number of ranks, a flag's value, hosts with spaces between them, or options that stand behind the program.
 
+use super::found;
 use super::invocation::definition;
 use crate::cli::args::JobArgs;
 use crate::cli::command_line::{HOSTS, is_program_here, value_of_flag};
+use crate::cli::config::LoadedConfig;
+use crate::cli::host_selection::{HostOptions, HostSelection};
 use clap::Command;
 use rlaunch_client::command;
-use rlaunch_plan::hosts;
+use rlaunch_engine::run::record::RecordedJob;
+use rlaunch_plan::hosts::{self, Host};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::typed::{TypedJob, command_line};
@@ -106,6 +110,119 @@ pub(super) fn refuse(args: &JobArgs) -> Result<(), Failed> {
     Err(Failed::new(Exit::NOT_FOUND, message).hint(Some(meant)).hint(Some(forced)))
 }
 
+/// Refuses a first word that hosts have as a program, if what stands behind it means a job of the user or one of the hosts:
+/// `kill amber-fox`, `cp train.py a:`. The program would know neither, and do something else on every host.
+pub(super) async fn refuse_habit(args: &JobArgs, config: &LoadedConfig) -> Result<(), Failed> {
+    let Some(habit) = Words::of(args).and_then(|words| Habit::of(&words)) else { return Ok(()) };
+    let answer = if habit.is_copy() {
+        let options = HostOptions {
+            lists: &args.hosts.hosts,
+            files: &args.hosts.hostfiles,
+            exclude: &args.hosts.exclude,
+            table: &config.hosts,
+        };
+        // What is wrong with the hosts is said when the job is made.
+        HostSelection::new(&options).ok().and_then(|selected| habit.copy(&selected.hosts))
+    } else {
+        habit.job(&found::known_jobs().await)
+    };
+    answer.map_or(Ok(()), |(because, meant)| Err(habit.refused(&because, meant)))
+}
+
+/// First word that is a verb of other tools, with what stands behind it.
+struct Habit<'a> {
+    word: &'a str,
+    what: &'static str,
+    verb: &'static str,
+    arguments: Vec<&'a str>,
+}
+
+impl<'a> Habit<'a> {
+    fn of(words: &Words<'a>) -> Option<Habit<'a>> {
+        let word = words.first()?;
+        let &(_, what, verb, _) = FOREIGN.iter().find(|(words, ..)| words.contains(&word))?;
+        let arguments = words.arguments.iter().map(|word| word.to_str());
+        let arguments: Vec<&str> = arguments.collect::<Option<_>>()?;
+        (!arguments.is_empty()).then_some(Habit { word, what, verb, arguments })
+    }
+
+    fn is_copy(&self) -> bool {
+        matches!(self.verb, "push" | "fetch")
+    }
+
+    /// Finds an argument that is the name of a job, or so much of its id that it is no process id; with a hint. A file of
+    /// that name is not meant as a job.
+    fn job(&self, jobs: &[RecordedJob]) -> Option<(String, String)> {
+        const LONGER_THAN_PROCESS_IDS: usize = 8;
+        let is_job = |word: &&&str| {
+            let is_id = |job: &RecordedJob| {
+                word.len() >= LONGER_THAN_PROCESS_IDS && job.id.starts_with(**word)
+            };
+            let is_known = jobs.iter().any(|job| job.name == ***word || is_id(job));
+            !word.is_empty() && is_known && !Path::new(word).exists()
+        };
+        let word = *self.arguments.iter().find(is_job)?;
+        let definition = definition();
+        let verb = definition.find_subcommand(self.verb)?;
+        let whole: Vec<OsString> = self.arguments.iter().map(OsString::from).collect();
+        let lines = [whole, vec![word.into()]];
+        let rest = lines.into_iter().find(|words| accepts(verb, words))?;
+        let line = [vec![self.verb.into()], rest].concat();
+        let meant = format!("{}: {}", self.what, command_line(&line));
+        Some((format!("{word} is a job of yours"), meant))
+    }
+
+    /// Finds an argument such as `HOST:` or `HOST:PATH`; with a hint on the copy that was meant.
+    fn copy(&self, hosts: &[Host]) -> Option<(String, String)> {
+        let on_host = |word: &'a str| {
+            let (host, path) = word.split_once(':')?;
+            let is_one = hosts.iter().any(|one| one.name == host || one.to_string() == host);
+            is_one.then_some((host, path))
+        };
+        let paths: Vec<&str> =
+            self.arguments.iter().copied().filter(|word| !word.starts_with('-')).collect();
+        let named = paths.iter().copied().find(|word| on_host(word).is_some())?;
+        let because = format!("{named} is a place on a host of the job");
+        let (&last, sources) = paths.split_last()?;
+        let (what, words) = match (on_host(last), sources) {
+            (_, []) => return None,
+            (Some((host, directory)), sources)
+                if sources.iter().all(|word| on_host(word).is_none()) =>
+            {
+                let to = |source: &&str| match directory {
+                    "" => OsString::from(source),
+                    directory => format!("{source}:{directory}").into(),
+                };
+                let sources: Vec<OsString> = sources.iter().map(to).collect();
+                let line = [vec!["push".into(), "-H".into(), host.into()], sources].concat();
+                ("files to hosts", line)
+            }
+            (None, [source]) => {
+                let (host, path) = on_host(source)?;
+                let path = if path.is_empty() { "PATH" } else { path };
+                let words = ["fetch", "-H", host, path, last];
+                let words = if last == "." { &words[..4] } else { &words[..] };
+                ("files of hosts", words.iter().map(OsString::from).collect())
+            }
+            _ => {
+                let line = ["push", "--from", "HOST", "-H", "HOSTS", "PATH:DEST"];
+                ("files of one host to others", line.map(OsString::from).to_vec())
+            }
+        };
+        Some((because, format!("{what}: {}", command_line(&words))))
+    }
+
+    fn refused(&self, because: &str, meant: String) -> Failed {
+        let message =
+            format!("nothing was run: `{}` would run as a program, and {because}", self.word);
+        let forced = ["--", self.word].into_iter().chain(self.arguments.iter().copied());
+        let forced: Vec<OsString> = forced.map(OsString::from).collect();
+        Failed::new(Exit::USAGE, message)
+            .hint(Some(meant))
+            .hint(Some(format!("for the program: {}", command_line(&forced))))
+    }
+}
+
 /// Returns a hint for a first word that is a program, and a verb of other tools.
 pub(super) fn aside(args: &JobArgs) -> Option<String> {
     foreign(Words::of(args)?.first().filter(|first| TOOLS.contains(first))?, &[])
@@ -149,7 +266,37 @@ pub(super) fn hint(args: &JobArgs) -> Option<String> {
     }
     let first = words.first().and_then(|first| foreign(first, arguments));
     let verb = first.or_else(|| start(&words)).or_else(|| near_verb(&words));
-    verb.or_else(|| hosts_apart(args)).or_else(|| host_first(&words)).or_else(|| no_verb(args))
+    verb.or_else(|| hosts_apart(args))
+        .or_else(|| host_first(&words))
+        .or_else(|| near_program(&words))
+        .or_else(|| no_verb(args))
+}
+
+/// Returns a hint for a program that is not here, and whose name resembles that of one that is: `pyhton3`.
+fn near_program(words: &Words<'_>) -> Option<String> {
+    let word = words.program.to_str().filter(|word| !word.contains('/'))?;
+    if is_program_here(words.program) {
+        return None;
+    }
+    let path = std::env::var_os("PATH")?;
+    let entries =
+        std::env::split_paths(&path).filter_map(|directory| directory.read_dir().ok()).flatten();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let is_version = |name: &str| {
+        name.strip_prefix(word).is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit()))
+    };
+    let is_near = |name: &String| {
+        let distance = strsim::damerau_levenshtein(name, word);
+        name.chars().next() == word.chars().next()
+            && !is_version(name)
+            && distance <= word.len() / 4
+    };
+    let near = names.filter(is_near);
+    // The order of a directory is none.
+    let program =
+        near.min_by_key(|name| (strsim::damerau_levenshtein(name, word), name.clone()))?;
+    let meant = [words.options, &[OsString::from(program)], words.arguments].concat();
+    Some(format!("a program with a name like that: {}", command_line(&meant)))
 }
 
 /// Returns a hint for a host that stands before the program, as ssh has it.
@@ -183,7 +330,9 @@ pub(super) fn hosts_apart(args: &JobArgs) -> Option<String> {
     }
     let is_program = |word: &OsString| is_program_here(word) || Path::new(word).exists();
     let at = args.command.argv.iter().position(is_program).filter(|at| *at > 0)?;
-    if start(&words).is_some() {
+    // A script is no program if what stands before it is a misspelt interpreter: `-H a pyhton3 train.py`.
+    let is_argument = || !is_program_here(&args.command.argv[at]) && near_program(&words).is_some();
+    if start(&words).is_some() || is_argument() {
         return None;
     }
     let (others, program) = args.command.argv.split_at(at);
@@ -250,7 +399,14 @@ fn nearest_verb(
     let distance = |verb: &str| strsim::damerau_levenshtein(verb, word);
     // A slip of the finger is rarely the first letter: `htop` is not `stop`.
     let begins_alike = |verb: &str| verb.chars().next() == word.chars().next();
-    let is_near = |verb: &&str| begins_alike(verb) && distance(verb) <= verb.len() / 4;
+    // Of short words only a letter that was typed twice is a slip: `upp`, and not `us`.
+    let is_doubled = |verb: &str| {
+        let mut letters: Vec<char> = word.chars().collect();
+        letters.dedup();
+        letters.into_iter().eq(verb.chars())
+    };
+    let is_near =
+        |verb: &&str| begins_alike(verb) && (distance(verb) <= verb.len() / 4 || is_doubled(verb));
     let near = own.chain(of_ranks).filter(is_near);
     let verb = near.min_by_key(|verb| distance(verb))?.to_owned();
     match definition.find_subcommand(&verb) {
@@ -304,6 +460,7 @@ mod tests {
             ("rlaunch hlep env", "rlaunch help env"),
             ("rlaunch statsu", "rlaunch status"),
             ("rlaunch bariier epoch", "rlaunch barrier epoch"),
+            ("rlaunch upp -H a", "rlaunch up -H a"),
         ] {
             assert_eq!(verb_hint(typed).as_deref(), Some(meant), "{typed}");
         }
@@ -346,7 +503,7 @@ mod tests {
         for typed in [
             "rlaunch -H a hostname", "rlaunch -H a -- topo", "rlaunch -H a ./topo",
             "rlaunch -H a barrier", "rlaunch -H a topo : hostname", "rlaunch mpi",
-            "rlaunch -H a htop",
+            "rlaunch -H a htop", "rlaunch us -H a", "rlaunch uptime",
         ] {
             assert_eq!(verb_hint(typed), None, "{typed}");
         }
@@ -375,6 +532,18 @@ mod tests {
         for other in ["rlaunch module", "rlaunch frobnicate x", "rlaunch -H a frobnicate"] {
             assert_eq!(hint(&job(other)), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_misspelt_program_is_named() {
+        for line in ["rlaunch -H a hotsname", "rlaunch -H a hotsname Cargo.toml"] {
+            let args = job(line);
+            let expected =
+                format!("a program with a name like that: {}", line.replace("hots", "host"));
+            assert_eq!(hint(&args), Some(expected), "{line}");
+            assert_eq!(hosts_apart(&args), None, "{line}");
+        }
+        assert_eq!(hint(&job("rlaunch -H a ./hotsname")), None);
     }
 
     #[test]
@@ -423,6 +592,61 @@ mod tests {
             }
         }
         assert!(TOOLS.iter().all(|tool| foreign(tool, &[]).is_some()));
+    }
+
+    fn habit(line: &str, jobs: &[(&str, &str)], list: &str) -> Option<Failed> {
+        let args = job(line);
+        let habit = Habit::of(&Words::of(&args)?)?;
+        let hosts = hosts::parse(&[list.to_owned()]).unwrap();
+        let job =
+            |(id, name): &(&str, &str)| RecordedJob { id: (*id).into(), name: (*name).into() };
+        let jobs: Vec<RecordedJob> = jobs.iter().map(job).collect();
+        let found = if habit.is_copy() { habit.copy(&hosts) } else { habit.job(&jobs) };
+        found.map(|(because, meant)| habit.refused(&because, meant))
+    }
+
+    #[test]
+    fn a_program_that_would_get_a_job_does_not_run() {
+        let jobs = [("01a22b5a24857f00", "amber-fox")];
+        for (typed, meant) in [
+            ("kill amber-fox", "the end of a running job: rlaunch stop amber-fox"),
+            ("kill -9 amber-fox", "the end of a running job: rlaunch stop amber-fox"),
+            ("kill 01a22b5a24857", "the end of a running job: rlaunch stop 01a22b5a24857"),
+            ("ps amber-fox", "your running jobs: rlaunch jobs amber-fox"),
+            ("tail -f amber-fox", "what a job prints: rlaunch logs -f amber-fox"),
+        ] {
+            let failed = habit(&format!("rlaunch {typed}"), &jobs, "a").unwrap();
+            let forced = format!("for the program: rlaunch -- {typed}");
+            assert_eq!(failed.hints, [meant.to_owned(), forced], "{typed}");
+            assert!(failed.message.starts_with("nothing was run: `"), "{failed:?}");
+        }
+        for typed in [
+            "kill 01a22b5", "kill -9 4711", "kill", "ps -ef", "-- kill amber-fox",
+            "-H a kill amber-fox", "echo amber-fox", "cp amber-fox b",
+        ] {
+            assert!(habit(&format!("rlaunch {typed}"), &jobs, "a").is_none(), "{typed}");
+        }
+        assert!(habit("rlaunch ls src", &[("01", "src")], "a").is_none(), "a file is meant");
+    }
+
+    #[test]
+    fn a_program_that_would_get_a_host_for_a_file_does_not_run() {
+        for (typed, meant) in [
+            ("cp train.py a:", "files to hosts: rlaunch push -H a train.py"),
+            ("scp -r x y root@b:/d", "files to hosts: rlaunch push -H root@b x:/d y:/d"),
+            ("scp a:/var/log/app .", "files of hosts: rlaunch fetch -H a /var/log/app"),
+            ("cp a:runs out", "files of hosts: rlaunch fetch -H a runs out"),
+            (
+                "rsync a:x b:y",
+                "files of one host to others: rlaunch push --from HOST -H HOSTS PATH:DEST",
+            ),
+        ] {
+            let failed = habit(&format!("rlaunch {typed}"), &[], "a:8,root@b").unwrap();
+            assert_eq!(failed.hints[0], meant, "{typed}");
+        }
+        for typed in ["cp x other:", "cp x y", "cp a:", "cp dir/a:x y", "-H a cp x a:"] {
+            assert!(habit(&format!("rlaunch {typed}"), &[], "a,b").is_none(), "{typed}");
+        }
     }
 
     #[test]

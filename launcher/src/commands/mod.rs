@@ -197,6 +197,7 @@ impl Verb {
 /// failure has a hint with the command line to type.
 async fn launch_job(args: JobArgs, line: &CommandLine) -> Result<Exit, Failed> {
     meant::refuse(&args)?;
+    meant::refuse_habit(&args, &line.config).await?;
     let name = args.output.job_name.clone().filter(|_| args.output.dry_run.is_none());
     name.as_ref().map_or(Ok(()), found::refuse_taken)?;
     if io::stderr().is_terminal() {

@@ -93,8 +93,21 @@ fn words_for_orders_are_understood() {
 
 #[test]
 fn too_few_slots_say_what_to_type() {
-    let text = "4 ranks need 4 slots; there are 3 (a 1, b 1, c 1): use a:2";
+    let text = "4 ranks need 4 slots; there are 3 (a 1, b 1, c 1): use -H a:2,b,c";
     assert_eq!(map("a,b,c", Some(4), false), Err(text.into()));
+    for (list, ranks, meant) in [
+        ("a,b,c", 8, "use -H a:3,b:3,c:2"),
+        ("a:4,b,c", 8, "use -H a:4,b:2,c:2"),
+        ("a:4,b,c", 7, "use -H a:4,b:2,c"),
+        (
+            "n[1-9]",
+            10,
+            "(n1 1, n2 1, n3 1, n4 1, n5 1, n6 1, n7 1, n8 1, and 1 more): give each host up to 2, as in -H n1:2",
+        ),
+    ] {
+        let error = map(list, Some(ranks), false).unwrap_err();
+        assert!(error.ends_with(meant), "{error}");
+    }
     let text = "3 ranks need 3 slots; h1 has 1: use -H h1:3";
     assert_eq!(map("h1", Some(3), false), Err(text.into()));
     let text = "4294967295 ranks are more than the 1048576 of a job";

@@ -64,7 +64,7 @@ impl StepId {
     pub fn title(self) -> &'static str {
         match self {
             StepId::Names => "names of the hosts",
-            StepId::Fixes => "what doctor fixes without a question",
+            StepId::Fixes => "limits, kernel settings and other safe fixes of `rlaunch doctor`",
             StepId::Firewall => "ports of the cables",
             StepId::Manager => "a subnet manager for InfiniBand",
             StepId::Addresses => "addresses, on trial until every link answers",
@@ -81,7 +81,7 @@ impl StepId {
 /// What a step asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Nothing: it says why.
+    /// Nothing: it says why, as `done already: …` or `not needed: …`.
     Done(String),
     /// Changes of each host, in the order of the hosts.
     Will(Vec<Vec<Change>>),
@@ -90,7 +90,7 @@ pub enum State {
 }
 
 impl Step {
-    /// Makes a step of changes; without any it is done already.
+    /// Makes a step of changes; without any there is nothing to do, and `done` says why.
     pub fn of(id: StepId, changes: Vec<Vec<Change>>, done: impl Into<String>) -> Step {
         let state = if changes.iter().all(Vec::is_empty) {
             State::Done(done.into())
@@ -163,7 +163,7 @@ pub fn names(hosts: &[UpHost]) -> Step {
         return Step { id: StepId::Names, state: State::Cannot { why, fix } };
     }
     let changes = hosts.iter().map(|host| change(host).into_iter().collect()).collect();
-    Step::of(StepId::Names, changes, "every host finds the others by name")
+    Step::of(StepId::Names, changes, "done already: every host finds the others by name")
 }
 
 /// Returns an address by which two hosts are reached from here, as behind the same router.
@@ -218,7 +218,7 @@ pub fn fixes(chosen: &[PlannedFix], hosts: &[UpHost]) -> Step {
         let all = chosen.iter().flat_map(PlannedFix::changes);
         all.filter(|(name, _)| *name == host.name).flat_map(|(_, changes)| changes).collect()
     };
-    let done = "nothing is left to fix";
+    let done = "not needed: doctor finds none";
     Step::of(StepId::Fixes, hosts.iter().map(on_host).collect(), done)
 }
 
@@ -241,9 +241,9 @@ pub fn firewall(hosts: &[UpHost]) -> Step {
     }
     let has_wall = hosts.iter().any(|host| host.facts.wall.is_some());
     let done = if has_wall {
-        "they are let in"
+        "done already: they are let in"
     } else {
-        "there is no ufw, firewalld, or filter that drops by default; `rlaunch doctor` looks at each rule"
+        "not needed: there is no ufw, firewalld, or filter that drops by default; `rlaunch doctor` looks at each rule"
     };
     Step::of(id, changes, done)
 }
@@ -252,7 +252,7 @@ pub fn firewall(hosts: &[UpHost]) -> Step {
 pub fn subnet_manager(hosts: &[UpHost]) -> Step {
     let id = StepId::Manager;
     let Some(first) = hosts.iter().find(|host| host.facts.waits_for_manager) else {
-        return Step { id, state: State::Done("no port waits for one".to_owned()) };
+        return Step { id, state: State::Done("not needed: no port waits for one".to_owned()) };
     };
     if let Some(managed) = hosts.iter().find(|host| host.facts.has_manager) {
         let why =
@@ -275,7 +275,7 @@ pub fn to_text(steps: &[Step], hosts: &[UpHost]) -> String {
         let title = step.id.title();
         match &step.state {
             State::Done(why) => {
-                let _ = writeln!(text, "{title}: done already, {why}");
+                let _ = writeln!(text, "{title}: {why}");
             }
             State::Cannot { why, fix } => {
                 let _ = writeln!(text, "{title}: cannot be done, {why}\n  {fix}");
@@ -318,19 +318,25 @@ fn shown(changes: &[Change]) -> String {
 /// Line of a change that does nothing, and whose undoing comes behind that of the changes after it.
 pub const ONLY_UNDO: &str = ":";
 
-/// Writes the plan as a script with a part for each host, for those who would rather type it.
+/// Writes the plan as a script with a part for each host that changes, for those who would rather type it.
 pub fn to_script(steps: &[Step], hosts: &[UpHost]) -> String {
-    let mut text = "# as root on each host\n".to_owned();
+    let mut text = String::new();
     for (at, host) in hosts.iter().enumerate() {
-        let _ = writeln!(text, "\n# {}", host.name);
+        let mut of_host = String::new();
         for step in steps {
             let changes = step.changes().and_then(|changes| changes.get(at));
             if let Some(changes) = changes.filter(|changes| !changes.is_empty()) {
-                let _ = write!(text, "# {}\n{}", step.id.title(), shown(changes));
+                let _ = write!(of_host, "# {}\n{}", step.id.title(), shown(changes));
             }
         }
+        if !of_host.is_empty() {
+            let _ = write!(text, "\n# {}\n{of_host}", host.name);
+        }
     }
-    text
+    if text.is_empty() {
+        return "# there is nothing to change on the hosts\n".to_owned();
+    }
+    format!("# as root on each host\n{text}")
 }
 
 #[cfg(test)]

@@ -211,7 +211,7 @@ fn the_plan_is_as_agreed() {
         names(&hosts),
         super::fixes(&planned(&hosts), &hosts),
         firewall(&hosts),
-        Step::of(StepId::Addresses, vec![vec![], vec![]], "every link has addresses"),
+        Step::of(StepId::Addresses, vec![vec![], vec![]], "done already: every link has addresses"),
         Step::of(StepId::Keep, vec![kept, vec![]], ""),
         Step {
             id: StepId::Keep,
@@ -220,6 +220,18 @@ fn the_plan_is_as_agreed() {
     ];
     let both = to_text(&steps, &hosts) + "=== script\n" + &to_script(&steps, &hosts);
     is_golden("up-plan", &both);
+}
+
+#[test]
+fn a_script_has_only_hosts_that_change() {
+    let hosts = hosts();
+    let none = Step::of(StepId::Names, vec![vec![], vec![]], "done already: x");
+    let nothing = "# there is nothing to change on the hosts\n";
+    assert_eq!(to_script(&[none], &hosts), nothing);
+    let change = Change::Run { line: "ufw allow".into(), save: None, undo: None };
+    let one = Step::of(StepId::Firewall, vec![vec![], vec![change]], "");
+    let script = "# as root on each host\n\n# root@b\n# ports of the cables\nufw allow\n";
+    assert_eq!(to_script(&[one], &hosts), script);
 }
 
 #[test]

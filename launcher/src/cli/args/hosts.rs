@@ -12,7 +12,7 @@ pub(crate) struct HostArgs {
     ///
     /// `:N` gives a host N slots, otherwise it has one; slots of repeated hosts add up. `@gpu` stands for a group
     /// of rlaunch.toml. Ports come from ~/.ssh/config or --port. Without -H and --hostfile the job runs on the
-    /// hosts that Slurm, another batch system or an MPIJob has allocated, or on this machine.
+    /// hosts of rlaunch.toml, or those that Slurm, another batch system or an MPIJob has allocated, or on this machine.
     #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST[:N],...")]
     #[arg(help_heading = "Hosts and ranks")]
     pub(crate) hosts: Vec<String>,
@@ -73,7 +73,7 @@ pub(crate) struct HostArgs {
 /// Hosts of a verb, where they may also come from files or from a scheduler.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct HostSourceArgs {
-    /// Hosts, as for a job; by default those that a scheduler has allocated, or this machine
+    /// Hosts, as for a job; by default those of rlaunch.toml or of a scheduler, or this machine
     #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
     pub(crate) hosts: Vec<String>,
 
@@ -86,10 +86,14 @@ pub(crate) struct HostSourceArgs {
     pub(crate) exclude: Vec<String>,
 }
 
+/// Help of `-H` for verbs that do nothing to this machine unless it is named.
+pub(crate) const OTHER_HOSTS: &str =
+    "Hosts, as for a job; by default those of rlaunch.toml or of a scheduler";
+
 /// Hosts that a verb asks, all at once.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct HostListArgs {
-    /// Hosts, as for a job; by default this machine
+    /// Hosts, as for a job; by default those of rlaunch.toml, or this machine
     #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
     pub(crate) hosts: Vec<String>,
 }

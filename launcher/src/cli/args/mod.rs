@@ -24,7 +24,7 @@ pub(crate) mod values;
 
 pub(crate) use compat::{CompatArgs, NodeCountError};
 pub(crate) use connect::{ConfigArgs, ConnectArgs, ImageArgs, SshArgs};
-pub(crate) use hosts::{HostArgs, HostListArgs, HostSourceArgs, PlacementArgs};
+pub(crate) use hosts::{HostArgs, HostListArgs, HostSourceArgs, OTHER_HOSTS, PlacementArgs};
 pub(crate) use network::{NetworkArgs, RendezvousArgs};
 pub(crate) use output::OutputArgs;
 pub(crate) use program::{

@@ -436,12 +436,12 @@ fn torchruns_words_mean_the_same() {
 
 #[test]
 fn what_is_mistyped_has_a_neighbour() {
-    refuses("--tag-outptu p", &["'--tag-outptu'", "--tag-output exists"]);
-    refuses("-bind-too none p", &["--bind-to exists"]);
-    refuses("--report-binding p", &["--report-bindings exists"]);
-    refuses("-hoste a p", &["--host exists"]);
-    refuses("--hots a p", &["--hosts exists"]);
-    refuses("--rdzv_backedn c10d p", &["--rdzv-backend exists"]);
+    refuses("--tag-outptu p", &["'--tag-outptu'", "did you mean --tag-output?"]);
+    refuses("-bind-too none p", &["did you mean --bind-to?"]);
+    refuses("--report-binding p", &["did you mean --report-bindings?"]);
+    refuses("-hoste a p", &["did you mean --host?"]);
+    refuses("--hots a p", &["did you mean --hosts?"]);
+    refuses("--rdzv_backedn c10d p", &["did you mean --rdzv-backend?"]);
     let error = translated("--ignore x p").unwrap_err();
     assert!(!error.contains("--ignored"), "{error}");
     // Notices are not options, so neither a file nor a variable can set them.

@@ -215,7 +215,7 @@ mod tests {
         ] {
             assert_eq!(tip(line), "", "{line}");
             let error = parse_job(words(&format!("rlaunch {line}"))).unwrap_err().to_string();
-            assert!(!error.contains("--np exists"), "{error}");
+            assert!(!error.contains("did you mean --np?"), "{error}");
         }
         // The second program's options.
         let error = parse_job(words("rlaunch a : -w b c")).unwrap_err().to_string();

@@ -538,7 +538,7 @@ fn unknown(command: &clap::Command, word: &OsStr) -> clap::Error {
         Dashes::One => format!("-{}", option.name),
     });
     let nearest = text::nearest_by(&name, own.chain(foreign), |name| name.trim_start_matches('-'));
-    let tip = nearest.map_or(String::new(), |name| format!("\n\n  tip: {name} exists"));
+    let tip = nearest.map_or(String::new(), |name| format!("\n\n  tip: did you mean {name}?"));
     let message = format!("unexpected argument '{typed}' found{tip}");
     command.clone().error(ErrorKind::UnknownArgument, message)
 }

@@ -24,6 +24,8 @@ const MAX_REPEATS: usize = 8;
 pub(crate) struct OptionSetting {
     /// Long name of the option.
     pub(crate) option: String,
+    /// Name by which the file or the variable calls it.
+    pub(crate) key: String,
     /// Words to insert into the command line; empty for a flag that is off.
     pub(crate) words: Vec<OsString>,
     pub(crate) origin: SettingOrigin,
@@ -64,7 +66,7 @@ pub(crate) fn check(all: &Command, setting: &Setting) -> Result<OptionSetting, C
             return Err(invalid(format!("`{key}` cannot be `{value}`: {}", reason(&error))));
         }
     }
-    Ok(OptionSetting { option, words, origin })
+    Ok(OptionSetting { option, key: setting.key.clone(), words, origin })
 }
 
 fn unknown(all: &Command, setting: &Setting) -> ConfigError {

@@ -56,8 +56,9 @@ pub(crate) struct LoadedConfig {
     pub(crate) hosts: HostTable,
     /// Files that were read.
     files: Vec<PathBuf>,
-    /// Settings that take effect, with the place at which each was made: `transport (rlaunch.toml:3)`.
-    effective: Vec<String>,
+    /// Settings that take effect: the option, and the setting with the place at which it was made, as
+    /// `transport (rlaunch.toml:3)`.
+    effective: Vec<(String, String)>,
     /// Settings that have no effect, with the reason.
     notes: Vec<String>,
     /// Warnings of variables that are not read, and whose names resemble those of variables that are.
@@ -75,7 +76,7 @@ impl LoadedConfig {
         for path in &self.files {
             tracing::info!("defaults from {}", error::display_path(path));
         }
-        for setting in &self.effective {
+        for (_, setting) in &self.effective {
             tracing::debug!("setting: {setting}");
         }
         for note in &self.notes {
@@ -83,11 +84,17 @@ impl LoadedConfig {
         }
     }
 
-    /// Returns a hint that lists the settings in effect, one of which may have caused an error; `None` if
-    /// there are none.
+    /// Returns a hint that lists the settings in effect, one of which may have caused an error; `None` if there are none.
     pub(crate) fn hint(&self) -> Option<String> {
-        let settings = self.effective.join(", ");
-        (!settings.is_empty()).then(|| format!("set by variables or files: {settings}"))
+        self.hint_on(|_| true)
+    }
+
+    /// Lists those alone of one option.
+    pub(crate) fn hint_on(&self, is_cause: impl Fn(&str) -> bool) -> Option<String> {
+        let settings = self.effective.iter().filter(|(option, _)| is_cause(option));
+        let settings: Vec<&str> = settings.map(|(_, setting)| setting.as_str()).collect();
+        (!settings.is_empty())
+            .then(|| format!("set by variables or files: {}", settings.join(", ")))
     }
 
     /// Returns the warning that keys of an untrusted file are ignored; `None` if none are.
@@ -196,7 +203,8 @@ pub(crate) fn with_defaults(
     let check_ssh_config_permissions = settings.iter().any(|setting| {
         setting.option == "ssh-config" && matches!(setting.origin, SettingOrigin::Line(..))
     });
-    let effective = settings.iter().map(|s| format!("{} ({})", s.option, s.origin)).collect();
+    let shown = |s: &OptionSetting| (s.option.clone(), format!("{} ({})", s.key, s.origin));
+    let effective = settings.iter().map(shown).collect();
     let paths = files.iter().map(|file| file.path.clone()).collect();
     let trusted = files.into_iter().find(|file| file.is_trusted);
     let hosts =

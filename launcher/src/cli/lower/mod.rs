@@ -358,7 +358,11 @@ pub(crate) enum JobError {
 impl JobError {
     /// Adds the hints, including one on settings from files and variables.
     fn into_failed(self, config: &LoadedConfig) -> Failed {
-        Failed::from_error(self.exit(), &self).hint(self.hint()).hint(config.hint())
+        let settings = match self {
+            JobError::Env(_) => config.hint_on(|option| option == "env"),
+            _ => config.hint(),
+        };
+        Failed::from_error(self.exit(), &self).hint(self.hint()).hint(settings)
     }
 
     pub(crate) fn exit(&self) -> Exit {

@@ -54,10 +54,8 @@ impl CopySource {
         if path.starts_with(HUB) {
             return Ok((destination.unwrap_or_else(|| HUB_CACHE.to_owned()), path));
         }
-        let failed = |error: io::Error| {
-            let failed = Failed::new(Exit::FILES, format!("cannot read {path}: {error}"));
-            failed.hint(Some("into a directory DEST of the hosts: rlaunch push -H HOSTS SRC:DEST"))
-        };
+        let failed =
+            |error: io::Error| Failed::new(Exit::FILES, format!("cannot read {path}: {error}"));
         let own = named(Path::new(&path)).map_err(failed)?;
         fs::symlink_metadata(&own).map_err(failed)?;
         let destination = match destination {
@@ -120,7 +118,13 @@ pub(super) fn groups(words: &[String], from: Option<&str>) -> Result<Vec<SourceG
             Some(_) => CopySource::parse(word, |_| false).there(),
             None => {
                 let source = CopySource::parse(word, |path| path.symlink_metadata().is_ok());
-                source.here(home.as_deref())?
+                // Behind another, a word may be meant as cp has it: SRC DEST.
+                let hint = "into a directory DEST of the hosts: rlaunch push -H HOSTS SRC:DEST";
+                let hint = (!resolved.is_empty()).then_some(hint);
+                source.here(home.as_deref()).map_err(|failed| match failed.exit {
+                    Exit::FILES => failed.hint(hint),
+                    _ => failed,
+                })?
             }
         });
     }

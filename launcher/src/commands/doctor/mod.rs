@@ -65,7 +65,7 @@ Addresses of cables are for `rlaunch network mesh`. Hosts undo changes after whi
 
 Examples:
   rlaunch doctor -H a,b,c                    three hosts and the networks between them
-  rlaunch doctor                             this machine
+  rlaunch doctor                             the hosts of rlaunch.toml, or this machine
   rlaunch doctor --try -H a,b                what works there, by small jobs
   rlaunch doctor --fix -H a,b                fix what rlaunch can, and look again
   rlaunch doctor --fix net,lim -H a,b --yes  some subjects, without questions

@@ -218,7 +218,7 @@ impl SshSetup {
         let name = self.container.as_ref().map(|setup| setup.container.name.as_str());
         let plan = host_state::format_plan(&here, known, name);
         if plan.is_empty() && states.iter().all(Result::is_ok) {
-            messages::info("there is nothing to do");
+            messages::info("logins by your key: there is nothing to do");
         }
         match self.dry_run {
             true => stdout::print(&plan),

@@ -40,7 +40,7 @@ const GIB: u64 = 1 << 30;
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
-  rlaunch topo                    this machine
+  rlaunch topo                    the hosts of rlaunch.toml, or this machine
   rlaunch topo -H a,b             two hosts
   rlaunch topo -H a,b --gids      their GID tables
   rlaunch topo -H a --tree        a tree of bridges, GPUs and NICs

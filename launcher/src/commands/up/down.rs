@@ -1,6 +1,7 @@
 //! `rlaunch down`: undoes what was changed on hosts.
 
-use crate::cli::args::{ConnectArgs, HostSourceArgs};
+use super::settings;
+use crate::cli::args::{ConnectArgs, HostSourceArgs, OTHER_HOSTS};
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::HostOptions;
 use crate::commands::agent_session;
@@ -18,7 +19,7 @@ use std::fmt::Write as _;
 /// an `up` that was broken off, a crash, or a reboot. What others have changed since is left alone, and named. Keys, and
 /// rlaunch.toml here, stay. This machine is meant only if it is named.
 #[derive(Debug, Parser)]
-#[command(after_help = "\
+#[command(mut_arg("hosts", |hosts| hosts.help(OTHER_HOSTS)), after_help = "\
 Examples:
   rlaunch down -H a,b               undo all changes
   rlaunch down                      on the hosts of rlaunch.toml
@@ -58,6 +59,9 @@ pub(in crate::commands) async fn run(args: &DownArgs, line: &CommandLine) -> Res
         let hint =
             "`rlaunch down` again undoes the rest; the journal on the host says what was there";
         failures.push(Failed::new(Exit::HOST, message).hint(Some(hint)));
+    }
+    if failures.is_empty() {
+        settings::say_that_it_stays(&hosts);
     }
     agent_session::conclude(failures)
 }

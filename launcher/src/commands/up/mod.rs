@@ -15,7 +15,7 @@ pub(super) mod down;
 mod settings;
 mod steps;
 
-use crate::cli::args::{ConnectArgs, HostSourceArgs, SshArgs};
+use crate::cli::args::{ConnectArgs, HostSourceArgs, OTHER_HOSTS, SshArgs};
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::HostOptions;
 use crate::commands::agent_session;
@@ -45,7 +45,7 @@ use steps::Kept;
 ///
 /// The hosts need a login as root, or sudo; a password for sudo is asked for once.
 #[derive(Debug, Parser)]
-#[command(after_help = "\
+#[command(mut_arg("hosts", |hosts| hosts.help(OTHER_HOSTS)), after_help = "\
 Examples:
   rlaunch up -H a,b                 two hosts, with or without cables between them
   rlaunch up -H root@a,root@b --dry-run   the commands as a script; nothing is changed

@@ -12,7 +12,11 @@ use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
-/// Writes the hosts into ./rlaunch.toml, if there is none, and trusts it. One that is there is the user's.
+/// First line of a file that this verb has written.
+const MARK: &str = "# written by `rlaunch up`\n";
+
+/// Writes the hosts into ./rlaunch.toml, if there is none, or one that an `up` of fewer hosts has written, and trusts it.
+/// Every other one is the user's.
 pub(super) fn write(hosts: &[Host]) -> Result<(), Failed> {
     let text = contents(hosts);
     let failed = |error: &dyn std::fmt::Display| {
@@ -21,15 +25,19 @@ pub(super) fn write(hosts: &[Host]) -> Result<(), Failed> {
     match fs::File::create_new(FILE) {
         Ok(mut file) => file.write_all(text.as_bytes()).map_err(|error| failed(&error))?,
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            if fs::read_to_string(FILE).is_ok_and(|present| present == text) {
+            let present = fs::read_to_string(FILE).unwrap_or_default();
+            if present == text {
                 messages::info(&format!("{FILE}: written already"));
-            } else {
+                return Ok(());
+            }
+            if !is_of_fewer(&present, hosts) {
                 let line = text.lines().last().unwrap_or_default();
                 messages::info(&format!(
-                    "{FILE} stays as it is; with `{line}` in it, -H can be left out"
+                    "{FILE} stays as it is, and so do the hosts of jobs without -H; with `{line}` in it they are these"
                 ));
+                return Ok(());
             }
-            return Ok(());
+            fs::write(FILE, &text).map_err(|error| failed(&error))?;
         }
         Err(error) => return Err(failed(&error)),
     }
@@ -44,7 +52,30 @@ pub(super) fn write(hosts: &[Host]) -> Result<(), Failed> {
 
 fn contents(hosts: &[Host]) -> String {
     let names: Vec<String> = hosts.iter().map(|host| format!("{:?}", host.to_string())).collect();
-    format!("# written by `rlaunch up`\nhosts = [{}]\n", names.join(", "))
+    format!("{MARK}hosts = [{}]\n", names.join(", "))
+}
+
+/// Returns the names of hosts in a file that this verb has written, and nobody has changed since.
+fn written(text: &str) -> Option<Vec<&str>> {
+    let list = text.strip_prefix(MARK)?.strip_prefix("hosts = [")?.strip_suffix("]\n")?;
+    list.split(", ").map(|name| name.strip_prefix('"')?.strip_suffix('"')).collect()
+}
+
+/// Tells whether a file has only hosts that are among these.
+fn is_of_fewer(text: &str, hosts: &[Host]) -> bool {
+    let is_among = |name: &&str| hosts.iter().any(|host| host.to_string() == **name);
+    written(text).is_some_and(|names| names.iter().all(is_among))
+}
+
+/// Says that jobs still run on hosts that are set up no longer, if the file of `rlaunch up` names one of them.
+pub(super) fn say_that_it_stays(hosts: &[Host]) {
+    let present = fs::read_to_string(FILE).unwrap_or_default();
+    let is_among = |name: &&str| hosts.iter().any(|host| host.to_string() == **name);
+    if written(&present).is_some_and(|names| names.iter().any(is_among)) {
+        messages::info(&format!(
+            "{FILE} here stays, and jobs run on its hosts without -H; `rm {FILE}` ends that"
+        ));
+    }
 }
 
 #[cfg(test)]
@@ -59,5 +90,18 @@ mod tests {
         };
         let text = contents(&[host("a", Some("root")), host("b", None)]);
         assert_eq!(text, "# written by `rlaunch up`\nhosts = [\"root@a\", \"b\"]\n");
+        assert_eq!(written(&text), Some(vec!["root@a", "b"]));
+    }
+
+    #[test]
+    fn only_a_file_of_up_with_fewer_hosts_is_written_again() {
+        let host = |name: &str| Host { name: name.into(), ..Host::this_machine() };
+        let (two, three) = ([host("a"), host("b")], [host("c"), host("b"), host("a")]);
+        assert!(is_of_fewer(&contents(&two), &three));
+        assert!(!is_of_fewer(&contents(&three), &two), "c would be lost");
+        for more in ["np = 2\n", "# mine\n"] {
+            assert!(!is_of_fewer(&format!("{}{more}", contents(&two)), &three), "{more}");
+        }
+        assert!(!is_of_fewer("hosts = [\"a\", \"b\"]\n", &three), "the user has written it");
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn plan(
     kept: &[Kept],
 ) -> Vec<Step> {
     let addresses = (0..hosts.len()).map(|host| cabled.changes(host)).collect();
-    let done = if has_cables(hosts) { "every cable has addresses" } else { NO_CABLE };
+    let done = if has_cables(hosts) { "done already: every cable has addresses" } else { NO_CABLE };
     vec![
         up::names(hosts),
         fixes,
@@ -32,7 +32,7 @@ pub(super) fn plan(
     ]
 }
 
-const NO_CABLE: &str = "there is no cable";
+const NO_CABLE: &str = "not needed: there is no cable";
 
 fn has_cables(hosts: &[UpHost]) -> bool {
     hosts.iter().any(|host| !host.cabled.is_empty())
@@ -62,7 +62,11 @@ fn keep(hosts: &[UpHost], cabled: &CabledHosts, kept: &[Kept]) -> Step {
             (None, _) | (_, Kept::Read) => Vec::new(),
         }
     });
-    Step::of(id, left.collect(), if has_cables(hosts) { "they are" } else { NO_CABLE })
+    Step::of(
+        id,
+        left.collect(),
+        if has_cables(hosts) { "done already: they are" } else { NO_CABLE },
+    )
 }
 
 /// Returns the files that keep the addresses of the host with this index.

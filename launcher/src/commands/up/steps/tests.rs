@@ -141,7 +141,7 @@ fn three_computers_with_three_cables() {
         ((0, "enp1s0f1np1"), (2, "enp1s0f1np1")),
     ];
     let plan = Guide::new(&names, triangle(), SPARK).with_cables(&cables).plan();
-    assert!(plan.contains("addresses, on trial until every link answers: done already"), "{plan}");
+    assert!(plan.contains("addresses, on trial until every link answers: done already:"), "{plan}");
 }
 
 /// A login with limits, kernels and cards that were set otherwise, and a filter, which is left to doctor and its question. What
