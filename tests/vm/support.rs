@@ -19,7 +19,7 @@ const BOUND: Duration = Duration::from_secs(300);
 pub(crate) const ALL: &str = "n1,n2,n3";
 
 /// Addresses of the guests' ends of cables, which are also those that `rlaunch up` plans.
-const ADDRESSES: [(&str, &str, &str); 6] = [
+pub(crate) const ADDRESSES: [(&str, &str, &str); 6] = [
     ("n1", "eth1", "192.168.101.2"),
     ("n1", "eth2", "192.168.100.2"),
     ("n2", "eth1", "192.168.101.3"),
