@@ -229,7 +229,7 @@ fn what_has_no_figures_is_refused() {
     state
         .rlaunch(&field, "report last")
         .run()
-        .refused(203, &["no job has left a record in /"]);
+        .refused(203, &["no job of yours has left a record in /"]);
     state.rlaunch(&field, "-H a true").run().succeeded();
     let refused = [
         ("none.log", "cannot read none.log"),

@@ -62,6 +62,8 @@ pub(crate) struct LoadedConfig {
     notes: Vec<String>,
     /// Warnings of variables that are not read, and whose names resemble those of variables that are.
     pub(crate) unread_variables: Vec<String>,
+    /// Whether a file or a variable names the hosts, and not the command line.
+    names_hosts: bool,
     /// Keys that are ignored because their file is not trusted.
     ignored_keys: Option<IgnoredKeys>,
     /// Whether an rlaunch.toml, and not the user, names the SSH configuration. Other users must then not be
@@ -88,6 +90,11 @@ impl LoadedConfig {
     pub(crate) fn hint(&self) -> Option<String> {
         let settings = self.effective.join(", ");
         (!settings.is_empty()).then(|| format!("set by variables or files: {settings}"))
+    }
+
+    /// Tells whether a file or a variable names the hosts, and not the command line.
+    pub(crate) fn names_hosts(&self) -> bool {
+        self.names_hosts
     }
 
     /// Returns the warning that keys of an untrusted file are ignored; `None` if none are.
@@ -196,6 +203,7 @@ pub(crate) fn with_defaults(
     let check_ssh_config_permissions = settings.iter().any(|setting| {
         setting.option == "ssh-config" && matches!(setting.origin, SettingOrigin::Line(..))
     });
+    let names_hosts = settings.iter().any(|setting| setting.option == "host");
     let effective = settings.iter().map(|s| format!("{} ({})", s.option, s.origin)).collect();
     let paths = files.iter().map(|file| file.path.clone()).collect();
     let trusted = files.into_iter().find(|file| file.is_trusted);
@@ -207,6 +215,7 @@ pub(crate) fn with_defaults(
         effective,
         notes,
         unread_variables: unread,
+        names_hosts,
         ignored_keys,
         check_ssh_config_permissions,
     };

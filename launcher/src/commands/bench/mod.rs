@@ -399,7 +399,7 @@ pub(super) fn measuring_job(
 ) -> MeasurementJob {
     let name = program.file_name().unwrap_or(program.as_os_str()).to_owned();
     let argv = [name].into_iter().chain(words.into_iter().map(OsString::from)).collect();
-    let mut job = MeasurementJob::new(args, argv);
+    let mut job = MeasurementJob::new("bench", args, argv);
     job.process.preload.push(program);
     job
 }
