@@ -76,6 +76,24 @@ fn jobs_that_have_ended_are_listed_beside_those_that_run() {
 }
 
 #[test]
+fn a_job_that_rlaunch_starts_itself_is_not_the_last_one() {
+    let (field, state) = (Field::new(), State::new());
+    start(&field, &state, "-H a echo mine").finish().succeeded();
+    run(&field, &state, "bench -H a,b").succeeded();
+    for words in ["logs", "logs last"] {
+        assert_eq!(state.ask(&field, words).out(), "mine\n");
+    }
+    let own = state.ask(&field, "logs rlaunch-bench");
+    assert!(own.out().contains("\"matrix\""), "{own}");
+    let listed = state.ask(&field, "jobs -a");
+    let out = listed.out();
+    let last = out.lines().last().unwrap_or_default().trim_end();
+    assert!(last.starts_with("rlaunch-bench  ") && last.ends_with("  rlaunch bench"), "{listed}");
+    let taken = run(&field, &state, "--job-name rlaunch-bench -H a true");
+    taken.ended_with(200).says(&["another name: rlaunch-… are jobs that rlaunch starts itself"]);
+}
+
+#[test]
 fn the_job_to_stop_is_named_where_several_run() {
     let (field, state) = (Field::new(), State::new());
     let jobs = [state.job(&field), state.job(&field)];

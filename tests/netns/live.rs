@@ -45,6 +45,10 @@ fn a_running_job_is_listed() {
     for text in ["JOB", "running", "3/3", "sh -c echo up"] {
         assert!(listed.out().contains(text), "{listed}");
     }
+    // Hosts of an rlaunch.toml or of a variable are those of jobs.
+    let beside = state.rlaunch(&field, "jobs").env("RLAUNCH_HOSTS", "a,b").spawn().finish_first();
+    assert!(beside.out().contains("sh -c echo up"), "{beside}");
+    assert_eq!(beside.out().lines().count(), 2, "{beside}");
 
     running.signal(Signal::SIGTERM);
     running.finish().ended_with(143);
@@ -106,10 +110,14 @@ fn jobs_of_hosts() {
     assert_eq!(seen, [(Some("a"), Some(2)), (Some("b"), Some(1))], "{listed}");
     assert!(rows.iter().all(|row| row["left_over"] == false), "{listed}");
     assert_eq!(rows[1]["program"], serde_json::json!(["sleep", "1000"]), "{listed}");
+    let name = state.list(&field, "jobs")[0]["name"].as_str().unwrap().to_owned();
+    let listed = state.ask(&field, "jobs -H a,b");
+    assert_eq!(listed.out().matches(&name).count(), 2, "{listed}");
+    assert_eq!(listed.out().matches("sh -c echo up").count(), 2, "{listed}");
     running.signal(Signal::SIGTERM);
     running.finish().ended_with(143);
     let listed = state.ask(&field, "jobs -H a,b");
-    assert!(listed.out().contains("no job of yours has processes there"), "{listed}");
+    assert!(listed.out().contains("no job of yours has processes on a,b"), "{listed}");
 }
 
 /// What people type first, after other tools: `status`, `logs`, `history`.

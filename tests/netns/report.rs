@@ -218,12 +218,18 @@ fn a_job_that_still_runs_is_no_unknown_one() {
         job.signal(Signal::SIGTERM);
         job.finish_first().ended_with(143);
     }
+    let said = report("last");
+    let stopped = "the job was ended by SIGTERM, as by `rlaunch stop`: exit code 143";
+    assert!(said.succeeded().out().contains(stopped), "{said}");
 }
 
 #[test]
 fn what_has_no_figures_is_refused() {
     let (field, state) = (Field::new(), State::new());
-    state.rlaunch(&field, "report last").run().refused(203, &["no job has left a record in /"]);
+    state
+        .rlaunch(&field, "report last")
+        .run()
+        .refused(203, &["no job of yours has left a record in /"]);
     state.rlaunch(&field, "-H a true").run().succeeded();
     let refused = [
         ("none.log", "cannot read none.log"),

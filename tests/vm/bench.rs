@@ -10,13 +10,14 @@ const SCHEMA: &str = include_str!("../../launcher/schemas/bench-verbs.schema.jso
 /// Rate to which links are slowed down. Emulated computers manage ten times as much.
 const SLOW: [&str; 2] = ["rate", "8mbit"];
 
-/// Measures all pairs, and returns what is slow.
+/// Measures all pairs, and returns what has a low bandwidth. Where this machine has other work, latencies differ much.
 fn slow(field: &Field) -> Vec<String> {
     let words = "--hca rxe --transport rdma --size 64K --duration 0.3 --json";
     let ran = field.verb(&format!("bench mesh -H {ALL} {PATIENT} {SILENCE} {words}"), &[]);
     let said: Value = serde_json::from_str(&ran.succeeded().out).unwrap();
     assert_eq!(list(&said["over"]), ["RDMA"], "{ran}");
-    list(&said["slow"]).iter().map(text).collect()
+    let slow = list(&said["slow"]).iter().map(text);
+    slow.filter(|slow: &String| !slow.ends_with("of latency")).collect()
 }
 
 /// Asserts that what begins with `name` is slow, and nothing else. Where this machine has other work, a pair

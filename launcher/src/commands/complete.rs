@@ -10,7 +10,7 @@ use rlaunch_console::stdout;
 use rlaunch_engine::run::live::client::RunningJob;
 use rlaunch_engine::run::record::RecordStore;
 use rlaunch_plan::checks;
-use rlaunch_plan::job::name::LAST;
+use rlaunch_plan::job::name::{LAST, verb_of};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::ffi::OsString;
@@ -121,7 +121,8 @@ async fn running() -> Vec<String> {
 
 fn ended() -> Vec<String> {
     let jobs = RecordStore::for_user().map(|store| store.jobs()).unwrap_or_default();
-    let last = (!jobs.is_empty()).then(|| LAST.to_owned());
+    let has_last = jobs.iter().any(|job| verb_of(&job.name).is_none());
+    let last = has_last.then(|| LAST.to_owned());
     jobs.iter().map(|job| found::word_for(job).to_owned()).chain(last).collect()
 }
 

@@ -11,6 +11,7 @@ use rlaunch_console::{messages, stdout, terminal};
 use rlaunch_engine::run::live::client::{LiveError, NodeAnswers, RunningJob};
 use rlaunch_engine::run::live::messages::JobStatus;
 use rlaunch_engine::run::record::JobRecord;
+use rlaunch_plan::job::name::verb_of;
 use rlaunch_text::columns::{lay_out, row};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -174,7 +175,7 @@ pub(super) async fn run(args: JobsArgs, line: &CommandLine) -> Result<Exit, Fail
         print_all(running, args.last.unwrap_or(LAST_JOBS), args.json)?;
         warn_of_unknown(&failed);
         Ok(Exit::SUCCESS)
-    } else if args.hosts.hosts.is_empty() {
+    } else if args.hosts.hosts.is_empty() || line.config.names_hosts() {
         list_here(args.job.as_deref(), args.json).await
     } else {
         list_on_hosts(args, line).await
@@ -234,11 +235,11 @@ fn table_of_all(jobs: &[AnyJob], now: f64) -> Vec<Vec<String>> {
             job.name.clone(),
             short_id(&job.job),
             ago(now - job.started),
-            if job.launcher_killed { String::new() } else { duration(job.seconds) },
+            if job.launcher_killed { String::new() } else { took(job.seconds) },
             exit,
             job.ranks.to_string(),
             hosts(&job.hosts),
-            program(&job.program),
+            program_of(&job.name, &job.program),
         ]
     });
     std::iter::once(header).chain(rows).collect()
@@ -326,6 +327,7 @@ async fn list_here(job: Option<&str>, json: bool) -> Result<Exit, Failed> {
         stdout::print(&fit(table(&rows), terminal::columns()));
     } else if unknown.iter().all(|error| matches!(error, LiveError::Elsewhere { .. })) {
         stdout::print("no job of yours runs from this machine\n");
+        messages::hint("`rlaunch jobs -a` lists those that have ended, `-H HOSTS` those on hosts");
     }
     warn_of_unknown(&unknown);
     Ok(Exit::SUCCESS)
@@ -380,7 +382,7 @@ fn table(jobs: &[JobRow]) -> Vec<Vec<String>> {
             cpu_seconds.map(|cpu| percent(cpu, status.seconds)).unwrap_or_default(),
             resident_bytes.map(text::mib).unwrap_or_default(),
             output,
-            program(&status.program),
+            program_of(&status.name, &status.program),
         ]
     });
     std::iter::once(header).chain(rows).collect()
@@ -389,6 +391,7 @@ fn table(jobs: &[JobRow]) -> Vec<Vec<String>> {
 async fn list_on_hosts(args: JobsArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let answers =
         agent_session::query_hosts(&args.hosts, args.connect, &line.config, "jobs").await?;
+    let asked: Vec<String> = answers.iter().map(|(host, _)| host.to_string()).collect();
     let (mut rows, mut failures) = (Vec::new(), Vec::new());
     for (host, answer) in answers {
         let host = host.to_string();
@@ -406,9 +409,11 @@ async fn list_on_hosts(args: JobsArgs, line: &CommandLine) -> Result<Exit, Faile
     if args.json {
         stdout::print(&output::json(&rows)?);
     } else if rows.is_empty() && failures.is_empty() {
-        stdout::print("no job of yours has processes there\n");
+        stdout::print(&format!("no job of yours has processes on {}\n", hosts(&asked)));
     } else if !rows.is_empty() {
-        stdout::print(&fit(host_table(&rows), terminal::columns()));
+        // Hosts know neither names nor what was typed.
+        let (started_here, _) = all_running().await.unwrap_or_default();
+        stdout::print(&fit(host_table(&rows, &started_here), terminal::columns()));
     }
     if let Some(left) = rows.iter().find(|row| row.left_over) {
         let hint = format!("rlaunch reap {} -H {} ends what is left over", left.job, left.host);
@@ -434,11 +439,15 @@ impl HostJobRow {
     }
 }
 
-fn host_table(rows: &[HostJobRow]) -> Vec<Vec<String>> {
-    let header =
-        row(["JOB", "HOST", "AGE", "STATE", "RANKS", "PROCESSES", "CPU", "MEMORY", "PROGRAM"]);
+/// Makes the rows of jobs that have processes on hosts. Those that run from this machine have names.
+fn host_table(rows: &[HostJobRow], started_here: &[AnyJob]) -> Vec<Vec<String>> {
+    let header = row([
+        "NAME", "JOB", "HOST", "AGE", "STATE", "RANKS", "PROCESSES", "CPU", "MEMORY", "PROGRAM",
+    ]);
     let rows = rows.iter().map(|job| {
+        let known = started_here.iter().find(|known| known.job == job.job);
         vec![
+            known.map(|known| known.name.clone()).unwrap_or_default(),
             short_id(&job.job),
             job.host.clone(),
             duration(job.seconds as f64),
@@ -447,7 +456,10 @@ fn host_table(rows: &[HostJobRow]) -> Vec<Vec<String>> {
             job.processes.to_string(),
             percent(job.cpu_seconds, job.seconds as f64),
             text::mib(job.resident_bytes),
-            program(&job.program),
+            known.map_or_else(
+                || program(&job.program),
+                |known| program_of(&known.name, &known.program),
+            ),
         ]
     });
     std::iter::once(header).chain(rows).collect()
@@ -464,6 +476,11 @@ pub(super) fn program(words: &[String]) -> String {
     end.map_or(line.clone(), |end| format!("{}…", &line[..end]))
 }
 
+/// Returns what was typed to start the job of this name: its program, or the verb that has started it.
+fn program_of(name: &str, words: &[String]) -> String {
+    verb_of(name).map_or_else(|| program(words), |verb| format!("rlaunch {verb}"))
+}
+
 /// Formats CPU time as a share of one CPU over `seconds`.
 pub(super) fn percent(cpu: f64, seconds: f64) -> String {
     format!("{:.0} %", 100.0 * cpu / seconds.max(0.01))
@@ -478,6 +495,11 @@ pub(super) fn duration(seconds: f64) -> String {
         3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
         _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
     }
+}
+
+/// Formats how long a job took, a short one to tenths of a second.
+fn took(seconds: f64) -> String {
+    if seconds < 9.95 { format!("{:.1} s", seconds.max(0.0)) } else { duration(seconds) }
 }
 
 /// Formats how long ago something was, by one unit.
@@ -503,6 +525,7 @@ mod tests {
         assert_eq!(texts, ["0 s", "59 s", "1 min 0 s", "1 h 2 min", "1 d 1 h"]);
         let texts = [0.4, 119.0, 7300.0, 200_000.0].map(ago);
         assert_eq!(texts, ["0 s ago", "1 min ago", "2 h ago", "2 d ago"]);
+        assert_eq!([0.04, 1.34, 9.96, 61.0].map(took), ["0.0 s", "1.3 s", "9 s", "1 min 1 s"]);
     }
 
     #[test]
@@ -588,6 +611,45 @@ mod tests {
             "NAME       AGE         STATE    RANKS  CPU    OUTPUT                 PROGRAM\n\
              amber-fox  1 min 40 s  running  2/3    150 %  1 min 1 s ago, rank 2  python3 tr…\n"
         );
+    }
+
+    #[test]
+    fn a_job_of_a_verb_is_listed_as_the_verb() {
+        let words = ["rlaunch-bench", "mesh", "262144", "0"].map(str::to_owned);
+        assert_eq!(program_of("rlaunch-bench", &words), "rlaunch bench");
+        assert_eq!(program_of("amber-fox", &words), "rlaunch-bench mesh 262144 0");
+    }
+
+    #[test]
+    fn a_job_on_hosts_has_the_name_and_the_program_that_it_was_started_with() {
+        let on = |host: &str, job: &str| HostJobRow {
+            host: host.into(),
+            job: job.repeat(32),
+            ranks: 1,
+            processes: 2,
+            seconds: 5,
+            cpu_seconds: 1.0,
+            resident_bytes: 3 << 20,
+            program: vec!["python3".into(), "/tmp/rlaunch-0123/long.py".into()],
+            left_over: false,
+        };
+        let known = AnyJob {
+            job: "1".repeat(32),
+            name: "green-dolphin".into(),
+            started: 0.0,
+            seconds: 5.0,
+            program: vec!["long.py".into()],
+            hosts: Vec::new(),
+            ranks: 1,
+            state: "running",
+            exit_code: None,
+            launcher_killed: false,
+            message: String::new(),
+        };
+        let table = fit(host_table(&[on("a", "1"), on("b", "2")], &[known]), Some(80));
+        let lines: Vec<&str> = table.lines().skip(1).collect();
+        assert!(lines[0].starts_with("green-dolphin  a  ") && lines[0].ends_with("  long.py"));
+        assert!(lines[1].starts_with("2222222222222  b  ") && lines[1].contains("  python3"));
     }
 
     #[test]

@@ -83,7 +83,8 @@ fn parse_time(text: &str) -> Result<Duration, String> {
 
 /// Prints the output of a job.
 pub(super) async fn run(args: &LogsArgs) -> Result<Exit, Failed> {
-    let running = found::running(args.job.as_deref()).await?;
+    let asked = |job: &RunningJob| args.job.is_some() || job.is_of_user();
+    let running = found::running(args.job.as_deref()).await?.filter(asked);
     let id = match &running {
         Some(job) => Some(job.id.clone()),
         None => found::find_id(args.job.as_deref().unwrap_or(LAST)).await?,

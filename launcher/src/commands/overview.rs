@@ -1,6 +1,7 @@
 //! What help shows: `rlaunch -h` on one screen, `rlaunch --help` without rare options, and verbs with the options of
 //! connections in one line.
 
+use clap::builder::StyledStr;
 use clap::builder::styling::Style;
 use clap::{Arg, Command};
 use std::fmt::Write as _;
@@ -114,11 +115,14 @@ pub(super) fn with_short_connections(verb: Command) -> Command {
     }
     let names: Vec<String> = NAMED.iter().map(|name| format!("--{name}")).collect();
     let line = format!("To reach hosts: {}, ... (rlaunch help options)", names.join(", "));
-    let text = match verb.get_after_help() {
-        Some(text) => format!("{line}\n\n{}", text.ansi()),
-        None => line,
+    let above = |text: &StyledStr| format!("{line}\n\n{}", text.ansi());
+    let long = verb.get_after_long_help().map(above);
+    let text = verb.get_after_help().map(above).unwrap_or(line);
+    // Without a text of its own, the long help has that of the short one.
+    let verb = match long {
+        Some(long) => verb.after_help(text).after_long_help(long),
+        None => verb.after_help(text),
     };
-    let verb = verb.after_help(text);
     verb.mut_args(|arg| {
         let is_hidden = is_of_connections(&arg);
         if is_hidden { arg.hide_short_help(true).hide_long_help(true) } else { arg }

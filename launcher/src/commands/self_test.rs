@@ -21,6 +21,8 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+/// Verb after which the jobs are named.
+const VERB: &str = "doctor";
 /// Script that a rank on each host runs.
 const PROBE: &str = include_str!("self_test/probe.sh");
 /// Size of messages between hosts in bytes, and the time for each direction of each pair in milliseconds.
@@ -97,7 +99,7 @@ impl SelfTest<'_> {
         let argv = ["sh", "-c", PROBE].map(OsString::from).to_vec();
         let job = MeasurementJob {
             timeout: Some(JOB_TIMEOUT),
-            ..MeasurementJob::new(self.args.clone(), argv).with_one_rank_on_each_host()
+            ..MeasurementJob::new(VERB, self.args.clone(), argv).with_one_rank_on_each_host()
         };
         let launch = job.launch(&self.line.config)?;
         let ended = records::run_lines(launch, ProbeOutput::default()).await?;
@@ -176,7 +178,7 @@ impl SelfTest<'_> {
         if ranks.is_none() {
             job = job.with_one_rank_on_each_host();
         }
-        let job = MeasurementJob { ranks, timeout: Some(timeout), ..job };
+        let job = MeasurementJob { verb: VERB, ranks, timeout: Some(timeout), ..job };
         let ended = records::run(job.launch(&self.line.config)?, |_, _| Ok(())).await?;
         ended.ended.map(|_| ended.reader.records)
     }

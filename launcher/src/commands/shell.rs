@@ -87,7 +87,7 @@ fn next_line() -> Result<Option<String>, Failed> {
 async fn run_line(args: &ShellArgs, text: &str, line: &CommandLine) -> Result<Exit, Failed> {
     let options = MeasurementArgs::for_hosts(args.list.hosts.clone(), args.connect.clone())?;
     let argv = ["sh", "-c", text].map(OsString::from).to_vec();
-    let job = MeasurementJob::new(options, argv).with_one_rank_on_each_host();
+    let job = MeasurementJob::new("shell", options, argv).with_one_rank_on_each_host();
     let mut launch = job.launch(&line.config)?;
     let spec = &mut launch.spec;
     spec.continue_on_error = true;

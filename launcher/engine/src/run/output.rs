@@ -236,6 +236,8 @@ pub struct OutputConfig {
     /// File for the whole output; `None` if the output is shown as it comes.
     pub(crate) store: Option<OutputStore>,
     pub stdio: Stdio,
+    /// Number of the last lines that are shown, as they are shown, once all are known; `None` for all at once.
+    pub last: Option<usize>,
     /// State of the job, which has the time of the last output.
     pub status: LiveStatus,
 }

@@ -134,6 +134,11 @@ impl RecordedEnd {
         *self == RecordedEnd::killed()
     }
 
+    /// Tells whether the launcher was ended by SIGTERM, as by `rlaunch stop`, which the message says.
+    pub fn is_stopped(&self) -> bool {
+        self.spoke == "launcher" && self.exit_code == Exit::signal(Signal::SIGTERM as i32).0
+    }
+
     /// Returns the end of a job whose launcher does not come to write another.
     fn killed() -> RecordedEnd {
         let message = "the launcher was killed before the job was over";
@@ -340,6 +345,9 @@ mod tests {
         let end = RecordedEnd::new(&Err(failed));
         assert!(end.details[0].starts_with("rank 1: ") && !end.details[0].contains("secret"));
         assert_eq!((end.exit_code, end.spoke.as_str()), (201, "launcher"));
+        let of = |by_rank| Failed { by_rank, ..Failed::new(Exit::signal(15), "ended by SIGTERM") };
+        assert!(RecordedEnd::new(&Err(of(false))).is_stopped() && !end.is_stopped());
+        assert!(!RecordedEnd::new(&Err(of(true))).is_stopped());
         assert_eq!(end.message, "b: no route");
     }
 

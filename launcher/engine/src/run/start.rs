@@ -138,6 +138,7 @@ fn open_stdio(
         transcript: job.recorder.as_ref().map(|recorder| recorder.transcript().clone()),
         store: job.detaching.as_ref().and_then(Detaching::store).cloned(),
         stdio: job.stdio.clone(),
+        last: None,
         status: job.events.status().clone(),
     };
     Ok(output::start(config, streams.output))

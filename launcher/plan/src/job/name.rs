@@ -2,14 +2,18 @@
 //!
 //! A job has a name of two words from its first attempt on, unless `--job-name` gives it another; restarts keep it. Names
 //! are for people: they are drawn, so two jobs may have the same, and then the newest is meant.
+//!
+//! A job that a verb of rlaunch starts for itself is named after the verb, as `rlaunch-bench`, and is never `last`.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// Maximum length of a name, in characters.
 const MAX_LENGTH: usize = 40;
-/// Word for the newest job.
+/// Word for the newest job that the user has started.
 pub const LAST: &str = "last";
+/// Beginning of the name of a job that a verb has started.
+const OF_VERB: &str = "rlaunch-";
 
 /// Name of a job: letters, digits, `-` and `_`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +26,13 @@ pub enum JobNameError {
     Form,
     #[error("another name: `last` is the newest job")]
     Last,
+    #[error("another name: {begin}… are jobs that rlaunch starts itself, as by `rlaunch bench`", begin = OF_VERB)]
+    OfVerb,
+}
+
+/// Returns the verb that has started the job of this name; `None` for a job of the user.
+pub fn verb_of(name: &str) -> Option<&str> {
+    name.strip_prefix(OF_VERB)
 }
 
 impl JobName {
@@ -29,6 +40,19 @@ impl JobName {
     pub fn from_bits(bits: u16) -> JobName {
         let word = |words: &[&'static str], bits: u16| words[usize::from(bits) % words.len()];
         JobName(format!("{}-{}", word(&FIRST, bits), word(&SECOND, bits >> 7)))
+    }
+
+    /// Makes the name of a job that a verb starts.
+    pub fn of_verb(verb: &'static str) -> JobName {
+        JobName(format!("{OF_VERB}{verb}"))
+    }
+
+    /// Parses a name that the user gives to a job.
+    pub fn parse_given(text: &str) -> Result<JobName, JobNameError> {
+        match verb_of(text) {
+            Some(_) => Err(JobNameError::OfVerb),
+            None => text.parse(),
+        }
     }
 
     pub fn as_str(&self) -> &str {
@@ -76,11 +100,11 @@ pub enum Meant {
 
 impl Meant {
     /// Finds out which of `jobs`, oldest first, `word` means: `last`, a whole id, a whole name, or the beginning of only
-    /// one id or name. Of jobs with the same name the newest is meant.
+    /// one id or name. Of jobs with the same name the newest is meant; `last` is one of the user.
     pub fn find<J: NamedJob>(word: &str, jobs: &[J]) -> Meant {
         let digits = word.to_ascii_lowercase();
         let whole = match word {
-            LAST => jobs.len().checked_sub(1),
+            LAST => jobs.iter().rposition(|job| verb_of(job.name()).is_none()),
             _ => jobs
                 .iter()
                 .rposition(|job| job.id() == digits)
@@ -202,5 +226,22 @@ mod tests {
             assert_eq!(Meant::find(word, &jobs), expected, "{word}");
         }
         assert_eq!(Meant::find(LAST, &jobs[..0]), Meant::Nothing);
+    }
+
+    #[test]
+    fn a_job_of_a_verb_is_meant_by_its_name_alone() {
+        let bench = JobName::of_verb("bench").to_string();
+        assert_eq!(bench.parse::<JobName>().map(|name| name.to_string()), Ok(bench.clone()));
+        assert_eq!(JobName::parse_given(&bench), Err(JobNameError::OfVerb));
+        assert_eq!(verb_of(&bench), Some("bench"));
+        let id = |begin: &str| format!("{begin:0<32}");
+        let jobs = [
+            Job(id("01"), "amber-fox"),
+            Job(id("02"), "rlaunch-bench"),
+            Job(id("03"), "rlaunch-push"),
+        ];
+        assert_eq!(Meant::find(LAST, &jobs), Meant::One(0));
+        assert_eq!(Meant::find(LAST, &jobs[1..]), Meant::Nothing);
+        assert_eq!(Meant::find("rlaunch-b", &jobs), Meant::One(1));
     }
 }

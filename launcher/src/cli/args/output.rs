@@ -93,7 +93,7 @@ pub(crate) struct OutputArgs {
     /// Name the job: letters, digits, - and _; by default two words, as amber-fox
     ///
     /// Verbs that ask about a job take its name, its id, or the beginning of either; `last` is the newest job.
-    #[arg(long, value_name = "NAME", help_heading = "Output")]
+    #[arg(long, value_name = "NAME", value_parser = JobName::parse_given, help_heading = "Output")]
     pub(crate) job_name: Option<JobName>,
 
     /// Keep no record of the job for `rlaunch report`. A record has the output of ranks, and is below

@@ -63,6 +63,8 @@ pub(crate) struct LoadedConfig {
     notes: Vec<String>,
     /// Warnings of variables that are not read, and whose names resemble those of variables that are.
     pub(crate) unread_variables: Vec<String>,
+    /// Whether a file or a variable names the hosts, and not the command line.
+    names_hosts: bool,
     /// Keys that are ignored because their file is not trusted.
     ignored_keys: Option<IgnoredKeys>,
     /// Whether an rlaunch.toml, and not the user, names the SSH configuration. Other users must then not be
@@ -95,6 +97,11 @@ impl LoadedConfig {
         let settings: Vec<&str> = settings.map(|(_, setting)| setting.as_str()).collect();
         (!settings.is_empty())
             .then(|| format!("set by variables or files: {}", settings.join(", ")))
+    }
+
+    /// Tells whether a file or a variable names the hosts, and not the command line.
+    pub(crate) fn names_hosts(&self) -> bool {
+        self.names_hosts
     }
 
     /// Returns the warning that keys of an untrusted file are ignored; `None` if none are.
@@ -205,6 +212,7 @@ pub(crate) fn with_defaults(
     });
     let shown = |s: &OptionSetting| (s.option.clone(), format!("{} ({})", s.key, s.origin));
     let effective = settings.iter().map(shown).collect();
+    let names_hosts = settings.iter().any(|setting| setting.option == "host");
     let paths = files.iter().map(|file| file.path.clone()).collect();
     let trusted = files.into_iter().find(|file| file.is_trusted);
     let hosts =
@@ -215,6 +223,7 @@ pub(crate) fn with_defaults(
         effective,
         notes,
         unread_variables: unread,
+        names_hosts,
         ignored_keys,
         check_ssh_config_permissions,
     };

@@ -85,6 +85,21 @@ fn lists_replace_each_other_and_variables_of_ranks_add_up() {
 }
 
 #[test]
+fn it_is_known_who_names_the_hosts() {
+    let names_hosts = |line: &str, file: &str, variables: &[(&str, &str)]| {
+        parsed::<JobArgs>(line, file, variables).unwrap().1.names_hosts()
+    };
+    for (line, file, variables, expected) in [
+        ("p", "", &[][..], false),
+        ("p", "[hosts.b]\n", &[], true),
+        ("-H a p", "[hosts.b]\n", &[], false),
+        ("p", "", &[("RLAUNCH_HOSTS", "x,y")], true),
+    ] {
+        assert_eq!(names_hosts(line, file, variables), expected, "{line} {file}");
+    }
+}
+
+#[test]
 fn what_excludes_what_was_typed_is_left_out() {
     let file = "[defaults]\nrsh = \"ssh -x\"\nno-watch = true\n[profile.x]\nno-watch = false\n";
     let (args, config) = parsed::<JobArgs>("--port 2222 p", file, &[]).unwrap();

@@ -34,6 +34,7 @@ use rlaunch_plan::env::starters;
 use rlaunch_plan::hosts::Host;
 use rlaunch_plan::hosts::addresses::AddressConstraints;
 use rlaunch_plan::job::apps::{AppError, AppSpec, template};
+use rlaunch_plan::job::name::JobName;
 use rlaunch_plan::job::options::{
     HangOptions, OutputOptions, Restarts, TimeoutReport, WatchOptions,
 };
@@ -412,6 +413,8 @@ impl JobError {
 /// Job of a verb: a program that measures, on the hosts that the user chose.
 #[derive(Debug)]
 pub(crate) struct MeasurementJob {
+    /// Verb that starts the job, which is named after it.
+    pub(crate) verb: &'static str,
     pub(crate) args: MeasurementArgs,
     /// Program and its arguments.
     pub(crate) argv: Vec<OsString>,
@@ -424,9 +427,14 @@ pub(crate) struct MeasurementJob {
 
 impl MeasurementJob {
     /// Makes a job with a rank on each slot of its hosts.
-    pub(crate) fn new(args: MeasurementArgs, argv: Vec<OsString>) -> MeasurementJob {
+    pub(crate) fn new(
+        verb: &'static str,
+        args: MeasurementArgs,
+        argv: Vec<OsString>,
+    ) -> MeasurementJob {
         let process = ProcessArgs { env: Vec::new(), wdir: None, preload: Vec::new() };
-        MeasurementJob { args, argv, process, ranks: None, map_by: MapBy::default(), timeout: None }
+        let map_by = MapBy::default();
+        MeasurementJob { verb, args, argv, process, ranks: None, map_by, timeout: None }
     }
 
     pub(crate) fn with_one_rank_on_each_host(self) -> MeasurementJob {
@@ -439,7 +447,7 @@ impl MeasurementJob {
     }
 
     fn lower(self, config: &LoadedConfig) -> Result<Launch, JobError> {
-        let MeasurementJob { args, argv, process, ranks, map_by, timeout } = self;
+        let MeasurementJob { verb, args, argv, process, ranks, map_by, timeout } = self;
         let mut reach = options::connect_options(args.connect, config)?;
         reach.node_timeout = args.node_timeout;
         let lists =
@@ -459,7 +467,8 @@ impl MeasurementJob {
             preload: (0..).zip(&process.preload).map(|(index, _)| index).collect(),
             ..AppSpec::new(argv, directory::of_option(process.wdir)?)
         };
-        let mut job = JobSpec::new(new_identity()?, hosts, app);
+        let identity = Identity { name: JobName::of_verb(verb), ..new_identity()? };
+        let mut job = JobSpec::new(identity, hosts, app);
         job.is_local = place == Place::Here;
         job.map_by = map_by;
         job.oversubscribe = args.oversubscribe;
@@ -669,7 +678,7 @@ mod tests {
         let words = ["verb"].into_iter().chain(typed.split(' '));
         let args = Verb::try_parse_from(words).unwrap().args;
         let argv = ["./program", "word"].map(OsString::from).to_vec();
-        let mut job = MeasurementJob { ranks: Some(3), ..MeasurementJob::new(args, argv) };
+        let mut job = MeasurementJob { ranks: Some(3), ..MeasurementJob::new("bench", args, argv) };
         job.process.env.push("A=1".into());
         job.timeout = Some(Duration::from_secs(7));
         let job = job.launch(&LoadedConfig::default()).unwrap().spec;

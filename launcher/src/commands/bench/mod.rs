@@ -134,6 +134,12 @@ impl BenchCommand {
 Examples:
   rlaunch bench -H a,b                           each link, the slowest, and what the hardware can give
   rlaunch bench lat -H a,b                       latency of messages of 8 bytes to 4 MiB
+  rlaunch bench coll all_reduce -H a:4,b:4       8 ranks on two hosts, 8 bytes to 16 MiB
+  rlaunch bench --help                           more, and what the columns are",
+    after_long_help = "\
+Examples:
+  rlaunch bench -H a,b                           each link, the slowest, and what the hardware can give
+  rlaunch bench lat -H a,b                       latency of messages of 8 bytes to 4 MiB
   rlaunch bench lat -H a:2 --sizes 8             the same within a host, over shared memory
   rlaunch bench bw -H a,b --transport tcp        bandwidth of many messages at once, over TCP
   rlaunch bench bw -H a,b --plot bw.svg          the same as curves, with the limit
@@ -148,8 +154,8 @@ Examples:
 Columns:
   bytes      of each message, of each rank's vector (all_reduce, reduce, broadcast), or of all
              ranks' parts together (gather, scatter, all_gather, reduce_scatter, all_to_all)
-  time       of one message or call on the slowest rank, in microseconds: the median, the minimum and
-             the 99th percentile over batches of 200 us or more, which ranks start together
+  time       of one message or call on the slowest rank, in microseconds: the median, the minimum
+             and the 99th percentile over batches of 200 us or more, which ranks start together
   algbw      bytes / median time; GB are 10^9 bytes
   busbw      load of each rank's link, whatever the number n of ranks, as nccl-tests defines it:
              algbw * 2 (n - 1) / n for all_reduce,
@@ -393,7 +399,7 @@ pub(super) fn measuring_job(
 ) -> MeasurementJob {
     let name = program.file_name().unwrap_or(program.as_os_str()).to_owned();
     let argv = [name].into_iter().chain(words.into_iter().map(OsString::from)).collect();
-    let mut job = MeasurementJob::new(args, argv);
+    let mut job = MeasurementJob::new("bench", args, argv);
     job.process.preload.push(program);
     job
 }

@@ -276,7 +276,7 @@ impl TrainArgs {
             process: self.process.clone(),
             ranks: Some(ranks),
             timeout: self.timeout,
-            ..MeasurementJob::new(self.measurement.clone(), self.command.argv.clone())
+            ..MeasurementJob::new("bench", self.measurement.clone(), self.command.argv.clone())
         };
         let mut launch = job.launch(config)?;
         let nodes = self.compat.check_nodes(&launch.spec.hosts);

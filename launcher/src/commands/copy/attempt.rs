@@ -18,9 +18,10 @@ use rlaunch_engine::run::job_run::{Launch, NoRandom, Stdio, new_identity};
 use rlaunch_engine::run::live::client::RunningJob;
 use rlaunch_plan::hosts::Host;
 use rlaunch_plan::hosts::addresses::AddressConstraints;
-use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::apps::AppSpec;
+use rlaunch_plan::job::name::JobName;
 use rlaunch_plan::job::stdin::{Readers, Stdin};
+use rlaunch_plan::job::{Identity, JobSpec};
 use rlaunch_plan::map::MapBy;
 use rlaunch_plan::options::{Options, Preflight, Transport};
 use rlaunch_plan::placement::Bind;
@@ -33,6 +34,9 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Verb after which jobs that bring files to hosts are named, also ahead of another job.
+const PUSH: &str = "push";
 
 /// End of an attempt that tells how to go on.
 #[derive(Debug)]
@@ -98,6 +102,9 @@ impl<'a> Origin<'a> {
         let ports = format!("{first}-{last}");
         let mut launch = self.launch(&[way.words().rank, &ports])?;
         let spec = &mut launch.spec;
+        if matches!(way, Way::Fetch { .. }) {
+            spec.name = JobName::of_verb("fetch");
+        }
         spec.hosts.retain(|host| left_out.iter().all(|left| left.host != host.to_string()));
         if let Way::Image { hosts, .. } = way {
             let is_wanted = |host: &Host| hosts.contains(&host.to_string());
@@ -117,7 +124,7 @@ fn launch_on(
     config: &LoadedConfig,
 ) -> Result<Launch, Failed> {
     let args = MeasurementArgs::for_hosts(hosts.to_vec(), connect.clone())?;
-    let mut job = MeasurementJob::new(args, argv).with_one_rank_on_each_host();
+    let mut job = MeasurementJob::new(PUSH, args, argv).with_one_rank_on_each_host();
     // There relative paths begin.
     job.process.wdir = Some("~".into());
     let mut launch = job.launch(config)?;
@@ -165,6 +172,7 @@ impl Ahead {
     fn launch(&self, argv: Vec<OsString>) -> Result<Launch, Failed> {
         let app = AppSpec::new(argv, WorkingDir::Required("~".into()));
         let identity = new_identity().map_err(|error| Failed::from_error(Exit::BUG, &error))?;
+        let identity = Identity { name: JobName::of_verb(PUSH), ..identity };
         let mut spec = JobSpec::new(identity, self.hosts.clone(), app);
         spec.map_by = MapBy::Ppr(1);
         spec.command_line.clone_from(&self.command_line);

@@ -9,8 +9,9 @@ use rlaunch_engine::run::job_run::{Launch, Stdio, new_identity};
 use rlaunch_engine::run::path_check::{self, MeasuredPath, PathEnd, PathFailure, TriedPath};
 use rlaunch_plan::checks::cluster::{Probe, ProbeKind, ProbeOutcome, Proof, ProofFailure};
 use rlaunch_plan::hosts::Host;
-use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::apps::AppSpec;
+use rlaunch_plan::job::name::JobName;
+use rlaunch_plan::job::{Identity, JobSpec};
 use rlaunch_plan::limit::Limit;
 use rlaunch_plan::map::MapBy;
 use rlaunch_plan::options::{MeshMode, Preflight};
@@ -55,6 +56,7 @@ pub(super) async fn try_paths(
 fn job(hosts: &[Host], reach: Reach, measure: bool) -> Result<Launch, Failed> {
     let identity = new_identity().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     let app = AppSpec::new(vec!["true".into()], WorkingDir::SameAsLauncher("/".into()));
+    let identity = Identity { name: JobName::of_verb("doctor"), ..identity };
     let mut job = JobSpec::new(identity, hosts.to_vec(), app);
     job.map_by = MapBy::Ppr(1);
     job.options.map_by = job.map_by;

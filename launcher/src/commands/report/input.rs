@@ -42,6 +42,9 @@ pub(crate) struct JobFacts {
     pub(crate) began: String,
     pub(crate) seconds: f64,
     pub(crate) exit_code: u8,
+    /// Whether the job was ended by SIGTERM, as by `rlaunch stop`.
+    #[serde(skip)]
+    is_stopped: bool,
     /// Reason for the end of a job that has failed; empty if there is none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) message: String,
@@ -183,6 +186,7 @@ impl JobFacts {
             began: record.began(),
             seconds: record.seconds,
             exit_code: record.end.exit_code,
+            is_stopped: record.end.is_stopped(),
             message: record.end.message.clone(),
             details: record.end.details.clone(),
             left_out_bytes: record.output.left_out_bytes,
@@ -204,10 +208,14 @@ impl JobFacts {
     pub(crate) fn findings(&self) -> Vec<ReportFinding> {
         let mut findings = Vec::new();
         if self.exit_code != 0 {
-            let mut text = format!("the job has failed with exit code {}", self.exit_code);
-            if !self.message.is_empty() {
-                text = format!("{text}: {}", self.message);
-            }
+            let (code, message) = (self.exit_code, self.message.as_str());
+            let text = match message {
+                "" => format!("the job has failed with exit code {code}"),
+                _ if self.is_stopped => {
+                    format!("the job was {message}, as by `rlaunch stop`: exit code {code}")
+                }
+                _ => format!("the job has failed with exit code {code}: {message}"),
+            };
             let details = self.details.clone();
             findings
                 .push(ReportFinding { details, ..ReportFinding::new(FindingKind::Failed, text) });

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::frame::{self, FrameError, FrameReader};
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
-use rlaunch_plan::job::name::{Meant, NamedJob};
+use rlaunch_plan::job::name::{Meant, NamedJob, verb_of};
 use rlaunch_text::printable;
 use rlaunch_text::redact::without_secrets;
 use serde::de::DeserializeOwned;
@@ -147,7 +147,8 @@ impl RunningJob {
         Ok((jobs, failed))
     }
 
-    /// Connects to the job that `word` means ([`Meant::find`]), or to the only running one.
+    /// Connects to the job that `word` means ([`Meant::find`]), or to the only running one. One that a verb has started is
+    /// the only one if no job of the user runs.
     pub async fn find(word: Option<&str>) -> Result<RunningJob, LiveError> {
         let (mut jobs, mut failed) = RunningJob::all().await?;
         let names = |jobs: &[RunningJob], found: &[usize]| {
@@ -155,6 +156,9 @@ impl RunningJob {
         };
         let Some(word) = word else {
             failed.retain(|error| !matches!(error, LiveError::Elsewhere { .. }));
+            if jobs.iter().any(RunningJob::is_of_user) {
+                jobs.retain(RunningJob::is_of_user);
+            }
             return match (jobs.len(), failed.pop()) {
                 (0, Some(error)) if failed.is_empty() => Err(error),
                 (0, None) => Err(LiveError::NoJob),
@@ -215,6 +219,11 @@ impl RunningJob {
             Err(LiveError::Ended(_)) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Tells whether no verb has started the job for itself.
+    pub fn is_of_user(&self) -> bool {
+        verb_of(&self.name).is_none()
     }
 
     /// Returns the state of the job.

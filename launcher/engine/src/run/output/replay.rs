@@ -66,10 +66,17 @@ struct Skip {
 }
 
 impl Skip {
-    /// Finds out what is before the last `most` lines that were written so far.
-    fn to_last(reader: &mut StoreReader, shown: &Shown, most: usize) -> io::Result<Skip> {
+    /// Finds out what is before the last `lines` lines that were written so far. A line that is shown may be of all ranks,
+    /// so as many are taken; the writer leaves out what is too much, unless it shows what comes later, too.
+    fn to_last(reader: &mut StoreReader, shown: &Shown, lines: usize) -> io::Result<Skip> {
         let (mut kept, mut sum, mut number) = (VecDeque::new(), 0, 0);
+        let mut most = lines;
         while let Some(record) = reader.next_record()? {
+            if let StoredRecord::Attempt(attempt) = &record
+                && !shown.follows
+            {
+                most = most.max(lines.saturating_mul(rank_count(attempt)));
+            }
             let lines = if shown.has(&record) { lines_of(&record) } else { 0 };
             if lines > 0 {
                 kept.push_back((number, lines));
@@ -89,6 +96,10 @@ impl Skip {
     }
 }
 
+fn rank_count(attempt: &StoredAttempt) -> usize {
+    attempt.hosts.iter().map(|host| host.ranks.len()).sum()
+}
+
 fn lines_of(record: &StoredRecord) -> usize {
     match record {
         StoredRecord::Output { data, .. } => count_lines(data),
@@ -97,12 +108,12 @@ fn lines_of(record: &StoredRecord) -> usize {
     }
 }
 
-fn count_lines(bytes: &[u8]) -> usize {
+pub(super) fn count_lines(bytes: &[u8]) -> usize {
     memchr::memchr_iter(b'\n', bytes).count()
 }
 
 /// Returns the bytes behind the first `count` lines.
-fn behind_lines(bytes: &[u8], count: usize) -> &[u8] {
+pub(super) fn behind_lines(bytes: &[u8], count: usize) -> &[u8] {
     match count.checked_sub(1) {
         None => bytes,
         Some(last) => {
@@ -167,7 +178,8 @@ impl Replay<'_> {
                 // It is repeated in each file.
                 if self.attempt.as_ref().is_none_or(|known| known.job != attempt.job) {
                     self.end_attempt().await?;
-                    self.attempt = Some(ShownAttempt::begin(&attempt));
+                    let last = self.shown.lines.filter(|_| !self.shown.follows);
+                    self.attempt = Some(ShownAttempt::begin(&attempt, last));
                 }
             }
             StoredRecord::Started { rank, pid } => {
@@ -243,10 +255,10 @@ struct ShownAttempt {
 }
 
 impl ShownAttempt {
-    fn begin(attempt: &StoredAttempt) -> ShownAttempt {
+    fn begin(attempt: &StoredAttempt, last: Option<usize>) -> ShownAttempt {
         let (node, granted) = Outbox::new();
         node.open_window(&[], window(1));
-        let count = attempt.hosts.iter().map(|host| host.ranks.len()).sum::<usize>();
+        let count = rank_count(attempt);
         let ranks = u32::try_from(count).unwrap_or(u32::MAX);
         let config = OutputConfig {
             tags: tags(attempt, count),
@@ -259,6 +271,7 @@ impl ShownAttempt {
             transcript: None,
             store: None,
             stdio: Stdio::Stdout,
+            last,
             status: LiveStatus::new(),
         };
         let (sender, queue) = output_channel();
@@ -397,7 +410,7 @@ mod tests {
     async fn unknown_ranks_keep_nobody_waiting() {
         let hosts = vec![HostRanks { host: "a".into(), ranks: vec![0] }];
         let attempt = StoredAttempt { hosts, ..StoredAttempt::default() };
-        let mut shown = ShownAttempt::begin(&attempt);
+        let mut shown = ShownAttempt::begin(&attempt, None);
         let data = vec![b'x'; 2 << 20];
         assert!(!shown.push(of_rank(1), 1, &data).await);
         assert!(!shown.push(of_rank(0), 1, &[]).await);

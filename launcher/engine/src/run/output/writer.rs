@@ -9,6 +9,7 @@ use crate::run::live::LiveStatus;
 use crate::run::output::bursts::{Bursts, ShownOutput};
 use crate::run::output::line_arbiter::{Chunk, LineArbiter, ReadyChunk};
 use crate::run::output::outlet::Outlet;
+use crate::run::output::replay::{behind_lines, count_lines};
 use crate::run::output::sink::Sink;
 use crate::run::output::store::{OutputStore, StoredRecord};
 use crate::run::output::transcript::Tails;
@@ -18,6 +19,7 @@ use rlaunch_plan::env::nccl::Log;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::io::{self, IsTerminal};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,12 +63,68 @@ impl RecordedClock {
     }
 }
 
+/// The last lines of what is shown, a folded line as one.
+struct LastShown {
+    most: usize,
+    /// Number of lines in `held`.
+    lines: usize,
+    held: VecDeque<Held>,
+}
+
+enum Held {
+    Output(ShownOutput),
+    /// Lines of rlaunch itself.
+    Message(Vec<u8>),
+}
+
+impl Held {
+    fn text(&mut self) -> Option<&mut Vec<u8>> {
+        match self {
+            Held::Output(ShownOutput::Plain { data: text, .. })
+            | Held::Output(ShownOutput::Folded { lines: text, .. })
+            | Held::Message(text) => Some(text),
+            Held::Output(ShownOutput::CursorMoves(_)) => None,
+        }
+    }
+
+    fn lines(&mut self) -> usize {
+        self.text().map_or(0, |text| count_lines(text))
+    }
+}
+
+impl LastShown {
+    fn new(most: usize) -> LastShown {
+        LastShown { most, lines: 0, held: VecDeque::new() }
+    }
+
+    fn push(&mut self, mut held: Held) {
+        self.lines += held.lines();
+        self.held.push_back(held);
+        while let Some(lines) = self.held.front_mut().map(Held::lines)
+            && self.lines - lines >= self.most
+        {
+            self.lines -= lines;
+            self.held.pop_front();
+        }
+    }
+
+    fn into_held(mut self) -> VecDeque<Held> {
+        let beyond = self.lines.saturating_sub(self.most);
+        if let Some(text) = self.held.front_mut().and_then(Held::text) {
+            *text = behind_lines(text, beyond).to_vec();
+        }
+        self.held
+    }
+}
+
 /// Thread that writes, with all that it keeps.
 pub(super) struct WriterThread {
     sink: Sink,
     arbiter: LineArbiter,
     /// Output that is held; `None` if none is, but for its last line.
     bursts: Option<Bursts>,
+    /// What is to be shown at the end; `None` if all is shown as it comes.
+    last: Option<LastShown>,
     /// Clock of the bursts; `None` for that of this machine.
     recorded: Option<RecordedClock>,
     files: Option<RankFiles>,
@@ -112,6 +170,7 @@ impl WriterThread {
             sink,
             arbiter: LineArbiter::new(show_unfinished),
             bursts: Bursts::new(config.fold, config.ranks, streams, has_rows),
+            last: config.last.map(LastShown::new),
             recorded: None,
             files: config.files,
             tails: Tails::default(),
@@ -150,7 +209,10 @@ impl WriterThread {
                 }
                 Ok(OutputItem::Message(lines)) => {
                     self.release_bursts();
-                    messages::replay(lines);
+                    match &mut self.last {
+                        Some(last) => last.push(Held::Message(lines)),
+                        None => messages::replay(lines),
+                    }
                 }
                 Ok(OutputItem::CameAt(time)) => {
                     self.recorded.get_or_insert_with(|| RecordedClock::new(time)).set(time);
@@ -168,6 +230,7 @@ impl WriterThread {
             self.write_bursts(last);
             self.arbiter.has_written(now.elapsed());
             if last {
+                self.write_last();
                 return self.into_written();
             }
         }
@@ -237,12 +300,16 @@ impl WriterThread {
                 Some(log) => Cow::Owned(log.read_lines(source.0, &data)),
                 None => Cow::Borrowed(&data[..]),
             };
-            match &mut self.bursts {
-                None => {
+            match (&mut self.bursts, &mut self.last) {
+                (None, Some(last)) => {
+                    let data = shown.to_vec();
+                    last.push(Held::Output(ShownOutput::Plain { source, stamp, data }));
+                }
+                (None, None) => {
                     let written = self.sink.write((source, stamp), &shown);
                     self.end_job_on_error(source.1, written);
                 }
-                Some(bursts) => {
+                (Some(bursts), _) => {
                     bursts.push(now, (source, stamp), &shown);
                     if data.is_empty() {
                         bursts.end(now, source);
@@ -284,28 +351,47 @@ impl WriterThread {
             self.sink.tags().into_iter().for_each(Tags::need);
         }
         for shown in shown {
-            let (stream, written) = match shown {
-                ShownOutput::Plain { source, stamp, data } => {
-                    (source.1, self.sink.write((source, stamp), &data))
+            match (&mut self.last, shown) {
+                (Some(last), shown @ (ShownOutput::Plain { .. } | ShownOutput::Folded { .. })) => {
+                    last.push(Held::Output(shown));
                 }
-                ShownOutput::Folded { stream, ranks, lines } => {
-                    if stream == self.error_stream {
-                        self.tails.folded(&ranks);
-                    }
-                    (stream, self.sink.write_folded(stream, &ranks, &lines))
-                }
-                ShownOutput::CursorMoves(rank) => {
-                    self.sink.tags().into_iter().for_each(|tags| tags.leave_alone(rank));
-                    continue;
-                }
-            };
-            self.end_job_on_error(stream, written);
+                (_, shown) => self.write_shown(shown),
+            }
         }
         // Nothing may be below the last lines.
         if let Some(rows) = rows.or(is_end.then(Vec::new)) {
             let written = self.sink.draw(&rows);
             self.end_job_on_error(Stream::Stdout, written);
         }
+    }
+
+    /// Writes the last lines, if the others are left out.
+    fn write_last(&mut self) {
+        for held in self.last.take().into_iter().flat_map(LastShown::into_held) {
+            match held {
+                Held::Output(shown) => self.write_shown(shown),
+                Held::Message(lines) => messages::replay(lines),
+            }
+        }
+    }
+
+    fn write_shown(&mut self, shown: ShownOutput) {
+        let (stream, written) = match shown {
+            ShownOutput::Plain { source, stamp, data } => {
+                (source.1, self.sink.write((source, stamp), &data))
+            }
+            ShownOutput::Folded { stream, ranks, lines } => {
+                if stream == self.error_stream {
+                    self.tails.folded(&ranks);
+                }
+                (stream, self.sink.write_folded(stream, &ranks, &lines))
+            }
+            ShownOutput::CursorMoves(rank) => {
+                self.sink.tags().into_iter().for_each(|tags| tags.leave_alone(rank));
+                return;
+            }
+        };
+        self.end_job_on_error(stream, written);
     }
 
     /// Ends the job if a stream can no longer be written. Further output is received and dropped, so that the ranks
@@ -328,6 +414,7 @@ mod tests {
     use super::*;
     use crate::run::output::{OutputReceiver, output_channel};
     use rlaunch_bootstrap::id::{NodeId, Rank};
+    use rlaunch_plan::job::options::Folding;
 
     fn writer_thread(stdio: Stdio, merged: bool) -> WriterThread {
         let config = OutputConfig {
@@ -341,6 +428,7 @@ mod tests {
             transcript: None,
             store: None,
             stdio,
+            last: None,
             status: LiveStatus::new(),
         };
         WriterThread::new(config, oneshot::channel().0)
@@ -380,5 +468,32 @@ mod tests {
         drop(sender);
         thread.run(&Mutex::new(items));
         assert_eq!(io::read_to_string(reader).unwrap(), "a\nb\nc\nd\n");
+    }
+
+    #[test]
+    fn the_last_lines_are_counted_as_they_are_shown() {
+        let terminal = PerStream { stdout: true, stderr: true };
+        let folding = || Bursts::new(Some(Folding::Lines), 2, terminal, false);
+        for (bursts, most, expected) in [
+            (folding(), 2, "[0-1] step 14\n[0-1] step 15\n"),
+            (folding(), 9, "[0-1] step 13\n[0-1] step 14\n[0-1] step 15\n"),
+            (None, 3, "step 14\nstep 15\nstep 15\n"),
+            (None, 0, ""),
+        ] {
+            let (reader, writer) = io::pipe().unwrap();
+            let mut thread = writer_thread(Stdio::Pipe(Arc::new(writer)), true);
+            (thread.bursts, thread.last) = (bursts, Some(LastShown::new(most)));
+            let (sender, OutputReceiver(items)) = output_channel();
+            for step in 13..16 {
+                sender.came_at(step * 1_000_000);
+                for rank in [0, 1] {
+                    let line = format!("step {step}\n");
+                    sender.push((NodeId(0), (Rank(rank), Stream::Stdout)), None, line.into(), None);
+                }
+            }
+            drop(sender);
+            thread.run(&items);
+            assert_eq!(io::read_to_string(reader).unwrap(), expected);
+        }
     }
 }

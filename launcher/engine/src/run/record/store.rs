@@ -107,7 +107,7 @@ pub enum RecordStoreError {
     Write { path: PathBuf, source: io::Error },
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("no job has left a record in {}", .0.display())]
+    #[error("no job of yours has left a record in {}", .0.display())]
     Empty(PathBuf),
     #[error("no record of a job whose name or id begins with {job} in {}", directory.display())]
     Unknown { job: String, directory: PathBuf },

@@ -172,7 +172,7 @@ impl MeshReport {
 
     fn faults(&self) -> Vec<Fault> {
         let is_limited = pairs(self.hosts.len()).all(|(a, b)| self.limit[a][b].is_some());
-        faults(self.hosts.len(), |a, b| {
+        faults(self.hosts.len(), SLOW_PART, |a, b| {
             let speed = self.matrix.megabits[a][b];
             match &self.limit[a][b] {
                 Some(limit) if is_limited => speed / f64::from(limit.usable_mbps.max(1)),
@@ -181,9 +181,22 @@ impl MeshReport {
         })
     }
 
-    /// Lists the ordered pairs that a slow host or link makes slow.
+    fn latency_faults(&self) -> Vec<Fault> {
+        let quickness = |a: usize, b: usize| 1.0 / self.matrix.latency_us[a][b].max(f64::EPSILON);
+        faults(self.hosts.len(), QUICK_PART, quickness)
+    }
+
+    /// Lists the ordered pairs to which a slow host or link gives a low bandwidth.
     pub(super) fn slow_pairs(&self) -> Vec<(usize, usize)> {
-        let faults = self.faults();
+        self.affected(&self.faults())
+    }
+
+    /// Lists the ordered pairs to which a slow host or link gives a high latency.
+    pub(super) fn late_pairs(&self) -> Vec<(usize, usize)> {
+        self.affected(&self.latency_faults())
+    }
+
+    fn affected(&self, faults: &[Fault]) -> Vec<(usize, usize)> {
         let is_slow = |(a, b): (usize, usize)| {
             faults.iter().any(|fault| match fault {
                 Fault::Host(host) => a == *host || b == *host,
@@ -197,22 +210,33 @@ impl MeshReport {
 
     /// Describes what is slow, with bandwidths in this unit.
     pub(super) fn slow_in(&self, unit: Unit) -> Vec<String> {
-        self.faults().into_iter().map(|fault| self.describe(fault, unit)).collect()
+        let speed = |a: usize, b: usize| unit.convert(self.matrix.megabits[a][b] / 8e3);
+        let bandwidth =
+            Figure { between: &speed, worse: f64::min, verb: "reach", unit: &unit.to_string() };
+        let latency = Figure {
+            between: &|a, b| self.matrix.latency_us[a][b],
+            worse: f64::max,
+            verb: "have",
+            unit: "us of latency",
+        };
+        let slow = self.faults().into_iter().map(|fault| self.describe(fault, &bandwidth));
+        let late = self.latency_faults().into_iter().map(|fault| self.describe(fault, &latency));
+        slow.chain(late).collect()
     }
 
-    fn describe(&self, fault: Fault, unit: Unit) -> String {
-        let speed = |a: usize, b: usize| unit.convert(self.matrix.megabits[a][b] / 8e3);
+    fn describe(&self, fault: Fault, figure: &Figure<'_>) -> String {
+        let Figure { between, worse, verb, unit } = figure;
         match fault {
             Fault::Host(host) => {
                 let others = (0..self.hosts.len()).filter(|other| *other != host);
-                let speeds = others.map(|other| speed(host, other).min(speed(other, host)));
-                let median = quantile(speeds.collect(), 1, 2);
-                format!("host {}: its links reach {median:.2} {unit}", self.hosts[host])
+                let figures = others.map(|other| worse(between(host, other), between(other, host)));
+                let median = quantile(figures.collect(), 1, 2);
+                format!("host {}: its links {verb} {median:.2} {unit}", self.hosts[host])
             }
             Fault::Group(hosts) => {
                 let is_across = |(a, b): &(usize, usize)| hosts.contains(a) != hosts.contains(b);
-                let speeds = pairs(self.hosts.len()).filter(is_across).map(|(a, b)| speed(a, b));
-                let median = quantile(speeds.collect(), 1, 2);
+                let figures = pairs(self.hosts.len()).filter(is_across);
+                let median = quantile(figures.map(|(a, b)| between(a, b)).collect(), 1, 2);
                 let names: Vec<&str> =
                     hosts.iter().map(|host| self.hosts[*host].as_str()).collect();
                 let names = text::list(&names);
@@ -220,15 +244,26 @@ impl MeshReport {
             }
             Fault::Link(a, b) => {
                 let [from, to] = &self.ports[a][b];
-                let speed = speed(a, b).min(speed(b, a));
-                format!("link {from} – {to}: {speed:.2} {unit}")
+                let figure = worse(between(a, b), between(b, a));
+                format!("link {from} – {to}: {figure:.2} {unit}")
             }
             Fault::OneWay(a, b) => {
                 let [from, to] = &self.ports[a][b];
-                format!("link {from} → {to}, in this direction only: {:.2} {unit}", speed(a, b))
+                let figure = between(a, b);
+                format!("link {from} → {to}, in this direction only: {figure:.2} {unit}")
             }
         }
     }
+}
+
+/// Figure of pairs of hosts by which some are slow, and its words.
+struct Figure<'a> {
+    between: &'a dyn Fn(usize, usize) -> f64,
+    /// Returns the worse of two.
+    worse: fn(f64, f64) -> f64,
+    /// What links do with it.
+    verb: &'a str,
+    unit: &'a str,
 }
 
 /// Lists the ordered pairs of hosts.
@@ -276,6 +311,9 @@ impl From<Limit> for PairLimit {
 /// Part of the reference below which a pair is slow. Figures of healthy pairs differ by less, even if software
 /// emulates the devices.
 const SLOW_PART: f64 = 0.75;
+/// The same of the reciprocal of latency, which differs more between healthy pairs: by switches on the way, and by what else
+/// the hosts do.
+const QUICK_PART: f64 = 0.33;
 
 /// Slow part of a cluster. Hosts are numbered as in the matrix.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -292,20 +330,20 @@ pub(super) enum Fault {
 }
 
 /// Finds what is slow. `speed` is the speed from one host to another, as a part of the limit where that is known, else
-/// in any unit that is the same for all pairs. Returns nothing for two hosts, of which neither has another link to
-/// compare with.
+/// in any unit that is the same for all pairs; it is slow below `slow_part` of the reference. Returns nothing for two hosts,
+/// of which neither has another link to compare with.
 ///
 /// The reference is the ninth decile of all pairs, so that many slow links do not lower it. As long as the links of some
 /// host are slow in the median, the slowest host is named and set aside. Slow links between the remaining hosts are
 /// named by themselves.
-fn faults(hosts: usize, speed: impl Fn(usize, usize) -> f64) -> Vec<Fault> {
+fn faults(hosts: usize, slow_part: f64, speed: impl Fn(usize, usize) -> f64) -> Vec<Fault> {
     if hosts < 3 {
         return Vec::new();
     }
     let both = |a: usize, b: usize| speed(a, b).min(speed(b, a));
     let all: Vec<usize> = (0..hosts).collect();
     let reference = quantile(pairs_of(&all).map(|(a, b)| both(a, b)).collect(), 9, 10);
-    let is_slow = |speed: f64| speed < SLOW_PART * reference;
+    let is_slow = |speed: f64| speed < slow_part * reference;
     let (mut rest, mut slow_hosts) = (all, Vec::new());
     while rest.len() > 2 {
         let of_host = |host: usize| -> Vec<f64> {
@@ -396,6 +434,21 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_host_that_is_late_is_named_though_its_bandwidth_is_that_of_the_rest() {
+        let mut report = report(&[&[0.0, 96.0, 95.0], &[96.0, 0.0, 95.0], &[95.0, 95.0, 0.0]]);
+        let rows = [[0.0, 6.72, 1433.6], [6.72, 0.0, 1420.94], [1433.6, 1420.94, 0.0]];
+        report.matrix.latency_us = rows.map(Vec::from).to_vec();
+        assert_eq!(
+            report.slow_in(Unit::Gigabits),
+            ["host c: its links have 1433.60 us of latency"]
+        );
+        assert_eq!((report.slow_pairs().len(), report.late_pairs().len()), (0, 4));
+        // Healthy pairs differ by less.
+        report.matrix.latency_us = vec![vec![5.0, 5.0, 13.0], vec![5.0; 3], vec![13.0, 5.0, 5.0]];
+        assert!(report.slow_in(Unit::Gigabits).is_empty());
+    }
+
+    #[test]
     fn an_earlier_run_is_compared_by_the_names_of_hosts() {
         let mut earlier = report(&[&[0.0, 96.0, 95.0], &[96.0, 0.0, 94.0], &[95.0, 94.0, 0.0]]);
         earlier.hosts = ["c", "b", "a"].map(str::to_owned).to_vec();
@@ -432,7 +485,7 @@ pub(super) mod tests {
 
     /// Finds the faults of a cluster whose links have speed 100, but for those of which `is_slow` says so.
     fn found(hosts: usize, is_slow: impl Fn(usize, usize) -> bool) -> Vec<Fault> {
-        faults(hosts, |a, b| if is_slow(a, b) { 40.0 } else { 100.0 })
+        faults(hosts, SLOW_PART, |a, b| if is_slow(a, b) { 40.0 } else { 100.0 })
     }
 
     #[test]
@@ -481,7 +534,7 @@ pub(super) mod tests {
             };
             let (low, high) = (host.min(peer), host.max(peer));
             let expected = if is_host { Fault::Host(host) } else { Fault::Link(low, high) };
-            prop_assert_eq!(faults(hosts, speed), [expected]);
+            prop_assert_eq!(faults(hosts, SLOW_PART, speed), [expected]);
         }
     }
 }

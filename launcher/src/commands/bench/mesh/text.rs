@@ -60,7 +60,7 @@ pub(super) fn heat_maps(report: &MeshReport, unit: Unit) -> [HeatMap; 2] {
             title: format!("{title}: latency in us, half of a round trip"),
             names: report.hosts.clone(),
             cells: report.matrix.latency_us.clone(),
-            marked: Vec::new(),
+            marked: report.late_pairs(),
             is_reversed: true,
         },
     ]
@@ -218,7 +218,7 @@ fn hardware(report: &MeshReport, unit: Unit) -> String {
     let least = limits.iter().min_by_key(|(_, limit)| limit.usable_mbps);
     let most = limits.iter().max_by_key(|(_, limit)| limit.usable_mbps);
     let (Some((pair, least)), Some((_, most))) = (least, most) else {
-        return "what the hardware can give is not known: only RDMA ports tell it that are not emulated".to_owned();
+        return "what the hardware can give is not known: RDMA ports report it, emulated ones and TCP do not".to_owned();
     };
     let (low, high, bound) = (rate(least), rate(most), &least.bound);
     let known = if limits.len() < all().count() {
@@ -256,7 +256,7 @@ a          -      5.00      5.00
 b       5.00         -      5.00
 c       5.00      5.00         -
 # slowest pair: b mlx5_0/1 → c mlx5_0/1 40.00 Gb/s
-# what the hardware can give is not known: only RDMA ports tell it that are not emulated
+# what the hardware can give is not known: RDMA ports report it, emulated ones and TCP do not
 # all at once: each host sends 150.00 to 150.00 Gb/s
 # slow: link b mlx5_0/1 – c mlx5_0/1: 40.00 Gb/s
 # look for the cause with: rlaunch doctor -H a,b,c --probe

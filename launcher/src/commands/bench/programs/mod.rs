@@ -271,7 +271,7 @@ impl ProgramOptions {
             process,
             ranks: self.ranks,
             timeout: self.timeout,
-            ..MeasurementJob::new(self.measurement, argv)
+            ..MeasurementJob::new("bench", self.measurement, argv)
         }
     }
 }

@@ -24,6 +24,9 @@ struct Guide<'a> {
     facts: &'a str,
 }
 
+/// Change to what doctor learns of a host.
+type Fault = fn(&mut Diagnosis);
+
 impl<'a> Guide<'a> {
     fn new(
         names: &[&'a str],
@@ -40,7 +43,7 @@ impl<'a> Guide<'a> {
     }
 
     /// Changes what doctor learns of the hosts with these indices.
-    fn with_faults(mut self, faults: &[(usize, fn(&mut Diagnosis))]) -> Self {
+    fn with_faults(mut self, faults: &[(usize, Fault)]) -> Self {
         faults.iter().for_each(|(at, change)| change(&mut self.diagnoses[*at]));
         self
     }
