@@ -257,6 +257,7 @@ impl OutputConfig {
             transcript: self.transcript.clone(),
             store: self.store.clone(),
             stdio: Stdio::Nowhere,
+            last: None,
             status: self.status.clone(),
         }
     }
@@ -433,6 +434,7 @@ mod tests {
             transcript: Some(transcript.clone()),
             store: None,
             stdio: Stdio::Pipe(Arc::new(writer)),
+            last: None,
             status: LiveStatus::new(),
         };
         let mut output = start(config, receiver);

@@ -492,7 +492,7 @@ mod tests {
                 }
             }
             drop(sender);
-            thread.run(&items);
+            thread.run(&Mutex::new(items));
             assert_eq!(io::read_to_string(reader).unwrap(), expected);
         }
     }
