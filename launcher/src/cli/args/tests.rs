@@ -72,7 +72,7 @@ fn values_are_not_taken_for_programs() {
 fn unknown_options_are_no_programs() {
     let words = |line: &str| line.split(' ').map(OsString::from).collect();
     let error = translate_job(words("rlaunch -H a --tag-outptu hostname")).unwrap_err();
-    assert!(error.to_string().contains("--tag-output exists"), "{error}");
+    assert!(error.to_string().contains("did you mean --tag-output?"), "{error}");
     assert!(translate_job(words("rlaunch -H a -Q hostname")).is_err());
     assert!(translate_job(words("rlaunch -H a -- -Q hostname")).is_ok());
     assert!(translate_job(words("rlaunch --help")).is_ok());
