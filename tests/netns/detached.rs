@@ -151,8 +151,9 @@ fn what_a_killed_launcher_has_taken_is_kept() {
     let before: Vec<Outcome> = (0..8).map(logs).collect();
     state.signal(&field, "KILL");
     field.wait_for("the ranks to end", || field.started().is_empty());
-    let (code, _) = state.end(&field, &name);
+    let (code, followed) = state.end(&field, &name);
     assert_eq!(code, 137);
+    followed.says(&["the launcher was killed before the job was over"]);
     for (host, ranks) in [("a", 0..4), ("b", 4..8)] {
         let mut under_way = 0;
         for rank in ranks {

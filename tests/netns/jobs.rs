@@ -333,7 +333,20 @@ fn a_job_that_cannot_be_asked_is_not_passed_over() {
     for verb in ["stop", "wait"] {
         run(&field, &state, verb).refused(200, &["2 jobs of yours run from this machine", "fg"]);
     }
-    run(&field, &state, "wait fg").refused(200, &["its launcher is stopped"]);
+    run(&field, &state, "wait fg")
+        .refused(200, &["job fg does not answer, its launcher is stopped"]);
+    let phase = |name: &str| {
+        let jobs = state.list(&field, "jobs");
+        jobs.iter().find(|job| job["name"] == name).unwrap_or_else(|| panic!("{jobs:?}"))["phase"]
+            .clone()
+    };
+    assert_eq!(phase("fg"), "stopped");
+    let listed = state.ask(&field, "jobs");
+    assert!(
+        listed.out().lines().any(|line| line.starts_with("fg ") && line.contains(" stopped ")),
+        "{listed}"
+    );
+    listed.hints("kill -CONT");
     state.ask(&field, "stop fg");
     stopped.finish_first().ended_with(143);
     state.ask(&field, "stop");

@@ -262,13 +262,15 @@ pub fn is_node_specific(name: &str) -> bool {
         "WINDOWID SESSION_MANAGER TMUX TMUX_PANE STY HOSTNAME HOST HOSTTYPE MACHTYPE OSTYPE REMOTEHOST",
         "MAIL SHLVL _ LINES COLUMNS NVIDIA_VISIBLE_DEVICES NVIDIA_DRIVER_CAPABILITIES",
         // Most name a file, or a key of this kernel. A login that brings a ticket sets it on each host.
-        "KRB5CCNAME GPG_AGENT_INFO GPG_TTY",
+        "KRB5CCNAME KRB5_KTNAME GPG_AGENT_INFO GPG_TTY",
+        // The container in which rlaunch runs.
+        "container SINGULARITY_NAME SINGULARITY_CONTAINER APPTAINER_NAME APPTAINER_CONTAINER",
         // Names that manifests of Kubernetes give to what they tell a container of its own pod and node.
         "POD_NAME POD_IP POD_IPS POD_UID NODE_NAME NODE_IP HOST_IP",
         // Variables of a systemd service: a rank on another host has neither its sockets nor its files, and is not who
         // keeps its watchdog quiet.
         "CREDENTIALS_DIRECTORY INVOCATION_ID JOURNAL_STREAM LISTEN_FDNAMES LISTEN_FDS LISTEN_PID",
-        "MAINPID MANAGERPID NOTIFY_SOCKET RUNTIME_DIRECTORY SYSTEMD_EXEC_PID",
+        "MAINPID MANAGERPID NOTIFY_SOCKET RUNTIME_DIRECTORY STATE_DIRECTORY SYSTEMD_EXEC_PID",
     ];
     const PREFIX: &str = "XDG_ DBUS_ SSH_ KUBERNETES_ MEMORY_PRESSURE_ WATCHDOG_";
     EXACT.iter().any(|names| names.split(' ').any(|exact| name == exact))
@@ -348,6 +350,7 @@ mod tests {
             .into_iter()
             .chain(["XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "MACHTYPE"])
             .chain(["TMP", "TEMP", "GPG_TTY", "POD_NAME", "POD_IP", "NODE_NAME", "HOST_IP"])
+            .chain(["KRB5_KTNAME", "container", "APPTAINER_CONTAINER", "STATE_DIRECTORY"])
             .chain(["WATCHDOG_USEC", "MAINPID", "CREDENTIALS_DIRECTORY", "MEMORY_PRESSURE_WATCH"])
         {
             assert!(is_node_specific(name), "{name}");

@@ -8,7 +8,7 @@ pub mod seal;
 
 pub use crate::id::ExitStatus;
 pub use crate::rendezvous::oob::PortRange;
-pub use problem::{FewFiles, Notice, PathDefect, Problem, ProgramDefect};
+pub use problem::{FewFiles, HiddenBy, Notice, PathDefect, Problem, ProgramDefect};
 
 use crate::id::{JobId, LocalRank, NodeId, Rank};
 use crate::inventory::CpuSet;

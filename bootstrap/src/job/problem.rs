@@ -138,6 +138,21 @@ pub enum ProgramDefect {
     CutOff { length: u64, whole: u64 },
     /// The executable is built for `machine`, and the node, which is `host`, has no emulator for that.
     OtherMachine { machine: String, host: String },
+    /// The kernel does not see the `#!` of this interpreter, so a shell would execute the script.
+    HiddenInterpreter { interpreter: OsString, by: HiddenBy },
+    /// It is what Git LFS leaves in place of a file, which a shell would execute.
+    LfsPointer,
+}
+
+/// Reason why the kernel does not see the interpreter that a script names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HiddenBy {
+    /// Its name ends behind what the kernel reads of a first line.
+    Length,
+    /// A byte order mark is before the `#!`.
+    ByteOrderMark,
+    /// Blanks or empty lines are before the `#!`.
+    Blanks,
 }
 
 /// Limit of open files that is too low for the ranks of a node.

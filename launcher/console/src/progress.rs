@@ -90,7 +90,12 @@ impl Progress {
                 }
                 return done;
             }
-            let line = format!("waiting {second} s for: {}", self.describe_pending());
+            let pending = self.describe_pending();
+            // The last one has come, and what it brought is being taken.
+            if pending.is_empty() {
+                continue;
+            }
+            let line = format!("waiting {second} s for: {pending}");
             if is_live {
                 show_step(&line);
             } else if OPEN_QUESTIONS.load(Ordering::Relaxed) == 0 {

@@ -15,8 +15,8 @@ use std::time::Duration;
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
 /// Variables by which a shell hides GPUs from programs, and numbers the others anew.
-pub(crate) const HIDING_GPUS: [&str; 3] =
-    ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"];
+pub(crate) const HIDING_GPUS: [&str; 4] =
+    ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"];
 
 /// Options of the user for placement and networks.
 #[derive(Clone, Debug, Default)]

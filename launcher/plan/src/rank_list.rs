@@ -105,6 +105,7 @@ enum Problem {
 }
 
 fn parse(text: &str) -> Result<RankList, Problem> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut ranks: Vec<Option<ListedRank>> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let wrong = |what: String| Problem::Line(number, what);
@@ -214,7 +215,7 @@ mod tests {
         assert_eq!(listed.cpus(Rank(0)), Some(&CpuChoice::cpus("1-2").unwrap()));
         assert_eq!(listed.cpus(Rank(2)), None);
         assert_eq!(listed.names(), ["b", "a"]);
-        let in_turn = parsed("b slots=4\na 0-1\nb\nn[1-2]\n").unwrap();
+        let in_turn = parsed("\u{feff}b slots=4\na 0-1\nb\nn[1-2]\n").unwrap();
         assert_eq!(in_turn.names(), ["b", "a", "b", "n1", "n2"]);
         assert_eq!(in_turn.cpus(Rank(1)), Some(&CpuChoice::cpus("0-1").unwrap()));
         assert_eq!(in_turn.indices(&hosts), Err((3, "n1".to_owned())));

@@ -9,7 +9,7 @@ use rlaunch_bootstrap::protocol::housekeeping::{HostJob, HostJobs};
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use rlaunch_console::{messages, stdout, terminal};
 use rlaunch_engine::run::live::client::{LiveError, NodeAnswers, RunningJob};
-use rlaunch_engine::run::live::messages::JobStatus;
+use rlaunch_engine::run::live::messages::{JobPhase, JobStatus};
 use rlaunch_engine::run::record::JobRecord;
 use rlaunch_plan::job::name::verb_of;
 use rlaunch_text::columns::{lay_out, row};
@@ -97,7 +97,7 @@ struct AnyJob {
     program: Vec<String>,
     hosts: Vec<String>,
     ranks: u32,
-    /// Phase of a running job, or `ended`.
+    /// Phase of a running job, `stopped` if its launcher is, or `ended`.
     state: &'static str,
     /// `None` while the job runs.
     exit_code: Option<u8>,
@@ -154,6 +154,13 @@ struct JobRow {
     silent_hosts: Vec<String>,
 }
 
+impl JobRow {
+    /// Returns the row of a job that cannot be asked, since its launcher is stopped.
+    fn of_stopped(status: JobStatus) -> JobRow {
+        JobRow { status, cpu_seconds: None, resident_bytes: None, silent_hosts: Vec::new() }
+    }
+}
+
 /// Job that has processes on a host, as JSON.
 #[derive(Debug, Serialize)]
 struct HostJobRow {
@@ -200,6 +207,7 @@ async fn all_running() -> Result<(Vec<AnyJob>, Vec<LiveError>), Failed> {
             Err(error) => failed.push(error),
         }
     }
+    running.extend(failed.iter().filter_map(LiveError::stopped).map(AnyJob::running));
     Ok((running, failed))
 }
 
@@ -321,6 +329,7 @@ async fn list_here(job: Option<&str>, json: bool) -> Result<Exit, Failed> {
             Err(error) => unknown.push(error),
         }
     }
+    rows.extend(unknown.iter().filter_map(LiveError::stopped).map(JobRow::of_stopped));
     if json {
         stdout::print(&output::json(&rows)?);
     } else if !rows.is_empty() {
@@ -372,12 +381,17 @@ fn table(jobs: &[JobRow]) -> Vec<Vec<String>> {
             [] => status.phase.word().to_owned(),
             silent => format!("{}, no answer of {}", status.phase.word(), silent.join(", ")),
         };
+        // A launcher that is stopped does not say how many run.
+        let ranks = match status.phase {
+            JobPhase::Stopped => status.ranks.to_string(),
+            _ => format!("{running}/{}", status.ranks),
+        };
         vec![
             status.name.clone(),
             short_id(&status.job),
             duration(status.seconds),
             state,
-            format!("{running}/{}", status.ranks),
+            ranks,
             status.hosts.len().to_string(),
             cpu_seconds.map(|cpu| percent(cpu, status.seconds)).unwrap_or_default(),
             resident_bytes.map(text::mib).unwrap_or_default(),
@@ -516,7 +530,7 @@ fn ago(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_engine::run::live::messages::{JobPhase, LastOutput};
+    use rlaunch_engine::run::live::messages::LastOutput;
     use rlaunch_plan::map::HostRanks;
 
     #[test]

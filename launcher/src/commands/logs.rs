@@ -1,7 +1,7 @@
 //! `rlaunch logs`: what the ranks of a job have printed, from the file of a job that has left its terminal, the socket of a
 //! running job or the record of one that has ended.
 
-use super::found::{self, live_failure};
+use super::found::{self, FoundJob, live_failure};
 use super::stack;
 use crate::cli::args::values;
 use clap::Parser;
@@ -91,7 +91,7 @@ pub(super) async fn run(args: &LogsArgs) -> Result<Exit, Failed> {
     };
     if let Some(id) = id {
         match found::store()?.open_output(&id) {
-            Ok(Some(reader)) => return show_stored(reader, args, running).await,
+            Ok(Some(reader)) => return show_stored(reader, args, &id, running).await,
             Ok(None) => {}
             // The record has the first and the last of it.
             Err(gone @ RecordStoreError::OutputGone) if args.since.is_none() => {
@@ -120,12 +120,15 @@ pub(super) async fn run(args: &LogsArgs) -> Result<Exit, Failed> {
     }
 }
 
-/// Shows the output that a job with -d has left in its file. Ctrl-C leaves it, and not the job.
+/// Shows the output that a job with -d has left in its file. Ctrl-C leaves it, and not the job. `id` is that of an attempt at
+/// the job.
 async fn show_stored(
     reader: StoreReader,
     args: &LogsArgs,
+    id: &str,
     running: Option<RunningJob>,
 ) -> Result<Exit, Failed> {
+    let may_be_over = running.is_none() || args.follow;
     let name = running.map(|job| job.name);
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let since = args.since.map_or(Duration::ZERO, |time| since_1970.saturating_sub(time));
@@ -136,7 +139,12 @@ async fn show_stored(
         follows: args.follow,
     };
     tokio::select! {
-        ended = replay::show(reader, &shown) => ended,
+        ended = replay::show(reader, &shown) => {
+            if may_be_over && ended.as_ref().is_ok_and(|exit| *exit == Exit::SUCCESS) {
+                say_killed(id).await;
+            }
+            ended
+        }
         Ok(()) = tokio::signal::ctrl_c() => {
             messages::end_line_of_key();
             if let Some(name) = name {
@@ -144,6 +152,17 @@ async fn show_stored(
             }
             Ok(Exit::SUCCESS)
         }
+    }
+}
+
+/// Says that the launcher of a job was killed, which could not write so into the job's file.
+async fn say_killed(id: &str) {
+    // The record is there only a moment after the launcher's death.
+    if let Ok(Some(FoundJob::Ended(_))) = found::at_once(id).await
+        && let Ok(FoundJob::Ended(record)) = FoundJob::find(Some(id)).await
+        && record.end.is_killed()
+    {
+        messages::error(&Failed::new(Exit(record.end.exit_code), record.end.message.as_str()));
     }
 }
 

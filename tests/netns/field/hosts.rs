@@ -6,6 +6,7 @@ use crate::support::{Field, Undo, launch_directory};
 use rlaunch_lab::Account;
 use std::os::unix::fs::chown;
 use std::path::Path;
+use std::time::Duration;
 
 /// Executes a program under a seccomp filter that answers `EPERM` to two system calls, and to those that older
 /// container engines do not know: clone3, openat2 and all others since Linux 5.1. See [`filter`].
@@ -135,6 +136,42 @@ fn what_a_program_lacks_is_named_before_any_rank_starts() {
     refused(127, &[cannot, "it needs the loader", "/no-linux"], "C library");
     let ran = field.rlaunch("-H a,b -np 2 /tmp/field").run();
     ran.refused(126, &["/tmp/field is a directory on a, b"]);
+}
+
+/// A shell runs Python where the kernel does not see the first line of a script, and "import: not found" names no cause.
+#[test]
+fn no_shell_runs_what_another_interpreter_is_for() {
+    let field = Field::new();
+    let script = |text: &str| field.files(&["a"], "/tmp/field/run", text, 0o755);
+    let long = format!("#!/{}/bin/python3\nimport os\n", "x".repeat(260));
+    for (text, said, hint) in [
+        (long.as_str(), "longer than the 255 bytes", "#!/usr/bin/env python3"),
+        ("\u{feff}#!/usr/bin/env python3\nimport os\n", "a byte order mark", "sed -i"),
+        ("\n#!/usr/bin/env python3\nimport os\n", "blanks or empty lines", "begin with #!"),
+        ("version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS", "git lfs pull"),
+    ] {
+        let _script = script(text);
+        let ran = field.rlaunch("-H a /tmp/field/run").run();
+        ran.refused(126, &["/tmp/field/run cannot start on a: ", said]).hints(hint);
+    }
+    let _script = script("\n#!/bin/bash\nhostname\n");
+    assert_eq!(field.rlaunch("-H a /tmp/field/run").run().succeeded().out(), "a\n");
+}
+
+/// A start-up file that logs all that a shell prints takes its answers, too.
+#[test]
+fn a_shell_whose_stdout_leads_to_a_file_is_not_a_connection_that_stalls() {
+    let field = Field::new();
+    field.warm("a", Account::Root);
+    let hosts = ["a", "b"];
+    let _scratch = field.scratch(&hosts, "/tmp/field");
+    let logged = "mkdir -p /tmp/field; exec >>/tmp/field/log 2>&1\n";
+    let _bashrc = field.files(&hosts, &bashrc(), logged, 0o644);
+    for line in ["-H a hostname", "-H b --agent-dir /tmp/none hostname"] {
+        let ran = field.rlaunch(line).within(Duration::from_secs(60)).run();
+        ran.refused(202, &["no ", " within "]).hints("echo hello").hints("exec >FILE");
+        ran.keeps_quiet_about(&["stalls"]);
+    }
 }
 
 /// What a host has is not said to be missing, and a shell executes no binary.

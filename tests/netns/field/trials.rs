@@ -379,6 +379,14 @@ END
         "a package that had brought another csh: agents do not start",
         "tests/netns/field/hosts.rs::bsd_csh_as_login_shell_starts_agents_that_are_there",
     ),
+    test(
+        "conda: a first line that is longer than the kernel reads lets sh run Python",
+        "tests/netns/field/hosts.rs::no_shell_runs_what_another_interpreter_is_for",
+    ),
+    test(
+        "mpirun: a login shell that prints into a file is waited for without a word",
+        "tests/netns/field/hosts.rs::a_shell_whose_stdout_leads_to_a_file_is_not_a_connection_that_stalls",
+    ),
     prints(
         "Dask, mpirun: a low soft limit of open files ends the launcher",
         "ulimit -S -n 20; rlaunch -H a hostname",

@@ -1,12 +1,13 @@
 //! What the kernel executes in place of a program: the interpreter that the first line of a script names,
 //! or the loader of an executable. If that is missing, execve(2) says that the program does not exist. Also executables
-//! that are cut off, which execve(2) may start until they fail, and those of other machines.
+//! that are cut off, which execve(2) may start until they fail, and those of other machines; and files that the kernel does
+//! not know, of which a shell would make nonsense.
 
 use crate::node::elf;
 use crate::ranks::paths::{self, find_on_path};
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use rlaunch_bootstrap::job::{PathDefect, ProgramDefect};
+use rlaunch_bootstrap::job::{HiddenBy, PathDefect, ProgramDefect};
 use std::env::consts::ARCH;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -19,6 +20,12 @@ use std::process::{Command, Stdio};
 /// Number of bytes of a script that the kernel reads (`BINPRM_BUF_SIZE`).
 const HEAD: u64 = 256;
 
+/// Number of bytes in which the interpreter of a script is looked for that the kernel does not see.
+const LONG_HEAD: u64 = 8 << 10;
+
+/// First bytes of what Git LFS leaves in place of a file that it has not fetched.
+const LFS_POINTER: &[u8] = b"version https://git-lfs";
+
 /// Number of scripts that may be each other's interpreters. The kernel takes one more.
 const MAX_SCRIPTS: usize = 4;
 
@@ -30,6 +37,7 @@ pub(super) fn check(
     directory: &Path,
     search_path: &OsStr,
 ) -> Result<(), ProgramDefect> {
+    check_unknown(program)?;
     let Some(line) = first_line(program) else { return check_binary(program) };
     // The kernel takes no other line for that of a script.
     let Some((name, argument)) = split_line(&line) else { return Ok(()) };
@@ -59,6 +67,39 @@ pub(super) fn check(
         }),
         _ => Ok(()),
     }
+}
+
+/// Checks that no shell would execute what is not meant for one. A file that the kernel does not know is executed by a shell.
+fn check_unknown(program: &Path) -> Result<(), ProgramDefect> {
+    let Some(head) = head(program, LONG_HEAD) else { return Ok(()) };
+    if head.starts_with(LFS_POINTER) {
+        return Err(ProgramDefect::LfsPointer);
+    }
+    let marked = head.strip_prefix("\u{feff}".as_bytes());
+    let script = marked.unwrap_or(&head).trim_ascii_start();
+    let Some(line) = script.strip_prefix(b"#!") else { return Ok(()) };
+    let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii_end();
+    let Some((name, argument)) = split_line(line) else { return Ok(()) };
+    let blanks = line.iter().take_while(|byte| is_blank(byte)).count();
+    let by = match marked {
+        Some(_) => HiddenBy::ByteOrderMark,
+        None if script.len() < head.len() => HiddenBy::Blanks,
+        // A byte that ends the name has to be among those that the kernel reads.
+        None if ("#!".len() + blanks + name.len()) as u64 >= HEAD => HiddenBy::Length,
+        None => return Ok(()),
+    };
+    let of_env = given_to_env(argument).filter(|_| file_name(name) == b"env");
+    let interpreter = file_name(of_env.unwrap_or(name));
+    // A shell executes what is meant for another, as a rule.
+    if interpreter.ends_with(b"sh") {
+        return Ok(());
+    }
+    Err(ProgramDefect::HiddenInterpreter { interpreter: word(interpreter), by })
+}
+
+/// Returns what is behind the last slash.
+fn file_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
 }
 
 /// Returns the defect of a program whose interpreter has this one.
@@ -136,8 +177,7 @@ fn is_unknown(file: &Path) -> bool {
 /// Returns the first line of a script without its `#!`. `None` for other files. Of a line that is too long
 /// for the kernel, returns the words that are whole.
 fn first_line(file: &Path) -> Option<Vec<u8>> {
-    let mut head = Vec::new();
-    File::open(file).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
+    let head = head(file, HEAD)?;
     let line = head.strip_prefix(b"#!")?;
     let end = line.iter().position(|byte| [b'\n', 0].contains(byte));
     let end = match end {
@@ -145,6 +185,13 @@ fn first_line(file: &Path) -> Option<Vec<u8>> {
         end => end.unwrap_or(line.len()),
     };
     Some(line[..end].to_owned())
+}
+
+/// Reads the first `most` bytes of a file; `None` if that fails.
+fn head(file: &Path, most: u64) -> Option<Vec<u8>> {
+    let mut head = Vec::new();
+    File::open(file).ok()?.take(most).read_to_end(&mut head).ok()?;
+    Some(head)
 }
 
 /// Splits a first line into the interpreter and its only argument, which may be empty.
@@ -224,6 +271,29 @@ mod tests {
     }
 
     #[test]
+    fn no_shell_executes_what_another_interpreter_is_for() {
+        let hidden = |text: &str, name: &str, by| {
+            let defect = ProgramDefect::HiddenInterpreter { interpreter: name.into(), by };
+            assert_eq!(check_of(text.as_bytes()), Err(defect), "{text:?}");
+        };
+        let python = "#!/usr/bin/env python3\nimport os\n";
+        hidden(&format!("\u{feff}{python}"), "python3", HiddenBy::ByteOrderMark);
+        for blanks in [" ", "\n", "\r\n\n"] {
+            hidden(&format!("{blanks}{python}"), "python3", HiddenBy::Blanks);
+        }
+        hidden("\n#! /opt/bin/perl -w\r\n", "perl", HiddenBy::Blanks);
+        let long = |length: usize| format!("#!{:/>length$}\n", "/python3.12");
+        for (length, is_hidden) in [(253, false), (254, true), (400, true)] {
+            let found = check_of(long(length).as_bytes());
+            let (interpreter, by) = ("python3.12".into(), HiddenBy::Length);
+            let defect = ProgramDefect::HiddenInterpreter { interpreter, by };
+            assert_eq!(found == Err(defect), is_hidden, "{length}: {found:?}");
+        }
+        let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0f\nsize 12\n";
+        assert_eq!(check_of(pointer), Err(ProgramDefect::LfsPointer));
+    }
+
+    #[test]
     fn line_ends_of_windows_are_named() {
         let crlf = |line: &str, name: &str| {
             let defect = ProgramDefect::CarriageReturn { interpreter: name.into() };
@@ -241,12 +311,14 @@ mod tests {
 
     #[test]
     fn what_the_kernel_or_a_shell_starts_is_left_alone() {
-        let long = format!("#!/{}\n", "x".repeat(400));
+        let long = format!("#!/{}/bin/bash\n", "x".repeat(400));
         let option = format!("#!/bin/sh {}\n", "x".repeat(400));
         for content in [
             "", "#", "#!", "#!\n", "#! \n", "echo\n", "\n#!/no/such/sh\n", "#!/bin/sh\n",
-            "#!/usr/bin/env\n", "#!/usr/bin/env fine\n", "#!/usr/bin/env A=b fine\n",
-            "#!/usr/bin/env -i python9\n", "#!/usr/bin/env -S A=b python9\n", "#!fine\n",
+            "\u{feff}#!/bin/sh\n", "\u{feff}\n#!/usr/bin/env bash\n", "\u{feff}import os\n",
+            " #!\n", " # #!/x\n", "#!/usr/bin/env\n", "#!/usr/bin/env fine\n",
+            "#!/usr/bin/env A=b fine\n", "#!/usr/bin/env -i python9\n",
+            "#!/usr/bin/env -S A=b python9\n", "#!fine\n",
             // What this one lacks itself is not told from here: env(1) may find another one.
             "#!/usr/bin/env tool\n", "#!./env python9\n", &long, &option,
         ] {

@@ -381,6 +381,14 @@ impl EventLog {
     pub(crate) fn is_behind(&self) -> bool {
         matches!(&self.target, Some(Target::Reader(writer)) if writer.is_behind())
     }
+
+    /// Returns the line for a user who waits for the reader when the job is over.
+    pub(crate) fn wait_line(&self) -> String {
+        format!(
+            "the job is over; waiting for the reader of {} to take its events; Ctrl-C leaves them",
+            self.failure.target
+        )
+    }
 }
 
 #[cfg(test)]
@@ -448,6 +456,25 @@ mod tests {
         assert_eq!(lines[1]["job"], JobId(5).to_string());
         assert_eq!(lines[2]["event"], "job_restarted");
         assert_eq!(lines[2]["job"], JobId(6).to_string());
+    }
+
+    #[test]
+    fn a_reader_that_does_not_read_is_waited_for_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        // Both ends, so that neither open waits.
+        let reader = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let events = EventLog::open(path.to_str(), JobId(5)).unwrap();
+        let text = "x".repeat(128 << 10);
+        events.emit(&Event::LinkDown { text: text.clone() });
+        assert!(events.is_behind());
+        assert!(events.wait_line().contains(&format!("the reader of {}", path.display())));
+        let mut taken = vec![0; text.len()];
+        io::Read::read_exact(&mut &reader, &mut taken).unwrap();
+        while events.is_behind() {
+            std::thread::yield_now();
+        }
     }
 
     #[test]

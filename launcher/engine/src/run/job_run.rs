@@ -307,13 +307,18 @@ async fn attempt(job: &JobRun, signals: &mut Signals) -> Attempt {
     Attempt { ended, record, next }
 }
 
-/// Waits until the reader of the events has taken them all, unless the user has asked for the end.
+/// Waits until the reader of the events has taken them all, unless the user has asked for the end. Says after a second what
+/// it waits for.
 async fn await_reader(events: &EventLog, signals: &mut Signals) {
     const CHECK: Duration = Duration::from_millis(20);
     /// Time that is left to the reader when the user has asked for the end.
     const LAST: Duration = Duration::from_secs(1);
-    let began = Instant::now();
+    let (began, mut is_said) = (Instant::now(), false);
     while events.is_behind() && (began.elapsed() < LAST || signals.end_requests() == 0) {
+        if began.elapsed() >= LAST && !is_said {
+            is_said = true;
+            messages::info(&events.wait_line());
+        }
         tokio::select! {
             () = tokio::time::sleep(CHECK) => {}
             _ = signals.end() => return,

@@ -368,6 +368,8 @@ fn programs_come_of_a_file() {
         assert_eq!(args.other_programs.len(), 1);
         assert_eq!(args.other_programs[0].command.argv, ["z"]);
     }
+    std::fs::write(&programs, "\u{feff}-np 2 x\r\n").unwrap();
+    assert_eq!(parsed(&format!("--app {programs}")).unwrap().hosts.ranks, Some(2));
     // The program may have such an option, too.
     assert_eq!(parsed("x --app y").unwrap().command.argv, ["x", "--app", "y"]);
     let error = |line: &str| parsed(line).unwrap_err();

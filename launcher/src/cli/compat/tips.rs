@@ -20,15 +20,20 @@ pub(super) fn command(before: &[OsString], word: &OsStr, after: &[OsString]) -> 
     let (option, attached) = split(word);
     let line = |option: &[&str], after: &[OsString]| with_option(before, option, after);
     if matches!(option, "-it" | "-ti" | "-i" | "-t") {
+        // What follows would be the program, and the hosts its words: the option is none of docker's.
+        let is_value = after.first().is_some_and(|word| !word.as_encoded_bytes().starts_with(b"-"));
+        if is_value && after.iter().any(names_hosts) {
+            return None;
+        }
         let command = line(&["--stdin", "0"], after);
         return Some(format!("rank 0 reads this terminal: {command}"));
     }
     if matches!(option, "--background" | "--bg" | "--daemon") {
         return Some(format!("in the background: {}", line(&["-d"], after)));
     }
-    let names_hosts = matches!(option, "--node" | "--on" | "--server")
-        && !before.iter().any(|word| word.to_str().is_some_and(|word| HOSTS.contains(&word)));
-    if !names_hosts && !matches!(option, "-u" | "-w" | "-e" | "-g" | "-C") {
+    let is_for_hosts =
+        matches!(option, "--node" | "--on" | "--server") && !before.iter().any(names_hosts);
+    if !is_for_hosts && !matches!(option, "-u" | "-w" | "-e" | "-g" | "-C") {
         return None;
     }
     let (value, after) = match attached {
@@ -49,13 +54,18 @@ pub(super) fn command(before: &[OsString], word: &OsStr, after: &[OsString]) -> 
         "-w" if is_path => {
             format!("the directory of the ranks: {}", line(&["--wdir", value], after))
         }
-        _ if names_hosts || option == "-w" => format!("hosts: {}", line(&["-H", value], after)),
+        _ if is_for_hosts || option == "-w" => format!("hosts: {}", line(&["-H", value], after)),
         _ if value.parse::<u32>().is_ok() => {
             let command = line(&["--npernode", value, "--gpu-mask"], after);
             format!("{value} ranks on each host, each with a GPU of its own: {command}")
         }
         _ => format!("hosts of a file, a line for each: {}", line(&["--hostfile", value], after)),
     })
+}
+
+/// Tells whether a word is an option that names hosts.
+fn names_hosts(word: &OsString) -> bool {
+    word.to_str().is_some_and(|word| HOSTS.contains(&word))
 }
 
 /// Returns the command line for an option of ssh. Most of them are set for good in its configuration.
@@ -115,7 +125,6 @@ fn split(word: &str) -> (&str, Option<&str>) {
 /// Returns the command line with this user on each host.
 fn as_user(user: &str, before: &[OsString], after: &[OsString]) -> String {
     let mut words = [before, after].concat();
-    let names_hosts = |word: &OsString| word.to_str().is_some_and(|word| HOSTS.contains(&word));
     let at = words.iter().position(names_hosts).map(|at| at + 1);
     match at.and_then(|at| words.get_mut(at)) {
         Some(hosts) => *hosts = with_user(user, &hosts.to_string_lossy()).into(),
@@ -211,7 +220,7 @@ mod tests {
     fn other_options_are_just_unknown() {
         for line in [
             "-u -H a id", "-wrong x", "-update x", "-e", "-Q x", "-p gpu x", "-p 0 x", "-J -H a x",
-            "-o out.log x", "-other=1 x", "-A x",
+            "-i key -H a id", "-t 5 -H a id", "-o out.log x", "-other=1 x", "-A x",
         ] {
             assert_eq!(tip(line), "", "{line}");
             let error = parse_job(words(&format!("rlaunch {line}"))).unwrap_err().to_string();

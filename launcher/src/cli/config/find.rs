@@ -88,7 +88,11 @@ pub(super) fn read_if_safe(path: &Path) -> Result<Option<String>, ConfigError> {
         Err(error) if is_absent(&error) => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
-    if let Some(reason) = distrust(&file.metadata().map_err(failed)?) {
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(failed(io::Error::other("it is not a regular file")));
+    }
+    if let Some(reason) = distrust(&metadata) {
         return Err(ConfigError::Distrusted { path: path.to_owned(), reason });
     }
     read_text(file).map(Some).map_err(failed)
@@ -101,9 +105,6 @@ fn is_absent(error: &io::Error) -> bool {
 /// Returns the reason why another user may have written the file; `None` if no other user can have.
 fn distrust(metadata: &fs::Metadata) -> Option<String> {
     let (owner, us) = (Uid::from_raw(metadata.uid()), Uid::effective());
-    if !metadata.is_file() {
-        return Some("it is not a regular file".to_owned());
-    }
     if !owner.is_root() && owner != us {
         let name = User::from_uid(owner).ok().flatten().map(|user| user.name);
         let name = name.unwrap_or_else(|| format!("uid {owner}"));
@@ -196,6 +197,15 @@ mod tests {
         fs::remove_file(&local_file).unwrap();
         env.variables = vec![("XDG_CONFIG_HOME".into(), env.directory.clone().into())];
         assert!(find_files(None, &env).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_directory_in_place_of_a_file_is_no_matter_of_trust() {
+        let Scratch { _scratch, env, local_file, .. } = scratch();
+        fs::create_dir(&local_file).unwrap();
+        let error = find_files(None, &env).unwrap_err();
+        assert!(matches!(error, ConfigError::Read { .. }), "{error}");
+        assert!(!error.hint().unwrap().contains("chmod"), "{error}");
     }
 
     #[test]

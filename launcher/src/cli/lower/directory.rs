@@ -14,11 +14,9 @@ pub(crate) fn here() -> io::Result<LauncherDir> {
 
 /// Returns the directory `physical` with the path by which the user knows it: `pwd`, if that is another path to it.
 fn known_as(pwd: Option<PathBuf>, physical: PathBuf) -> LauncherDir {
-    let id = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
-    let here = id(&physical);
     let has_dots = |path: &Path| path.components().any(|part| part == Component::ParentDir);
     // PWD is also inherited from processes that have changed their directory without a shell.
-    let leads_here = |path: &PathBuf| here.is_some() && id(path) == here;
+    let leads_here = |path: &PathBuf| is_same(path, &physical);
     let pwd = pwd.filter(|path| path.is_absolute() && !has_dots(path));
     match pwd.filter(leads_here) {
         Some(path) => LauncherDir { path: path.components().collect(), physical },
@@ -46,12 +44,33 @@ pub(super) fn required(wdir: PathBuf) -> Result<WorkingDir, JobError> {
 }
 
 fn below(here: &LauncherDir, wdir: &Path) -> PathBuf {
-    // The parent of a directory depends on where links lead, which only paths without links show.
-    if wdir.components().any(|part| part == Component::ParentDir) {
-        let typed = here.physical.join(wdir);
-        return typed.canonicalize().unwrap_or(typed);
+    if !wdir.components().any(|part| part == Component::ParentDir) {
+        return here.path.join(wdir).components().collect();
     }
-    here.path.join(wdir).components().collect()
+    // The parent of a directory depends on where links lead, which only paths without links show. The path that the user
+    // went leads to the same directory, as a rule, and other hosts may have that path alone.
+    let typed = here.physical.join(wdir);
+    let Ok(real) = typed.canonicalize() else { return typed };
+    Some(without_dots(&here.path.join(wdir))).filter(|path| is_same(path, &real)).unwrap_or(real)
+}
+
+/// Tells whether two paths lead to the same directory.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let id = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    id(one).is_some_and(|found| id(other) == Some(found))
+}
+
+/// Returns a path in which each `..` takes away the name before it.
+fn without_dots(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        if part == Component::ParentDir {
+            plain.pop();
+        } else {
+            plain.push(part);
+        }
+    }
+    plain
 }
 
 #[cfg(test)]
@@ -73,6 +92,30 @@ mod tests {
         }
         assert_eq!(known(None), export);
         assert_eq!(known_as(Some(link), export.clone()).physical, export);
+    }
+
+    #[test]
+    fn the_way_up_goes_by_the_path_that_the_user_went_if_it_leads_there() {
+        let scratch = tempfile::tempdir().unwrap();
+        let real = scratch.path().canonicalize().unwrap();
+        let (export, link) = (real.join("export92"), real.join("data92"));
+        fs::create_dir_all(export.join("x/deep")).unwrap();
+        fs::create_dir_all(export.join("y")).unwrap();
+        symlink("export92", &link).unwrap();
+        symlink("x/deep", export.join("short")).unwrap();
+        let from = |below: &str, wdir: &str| {
+            let here = LauncherDir {
+                path: link.join(below),
+                physical: export.join(below).canonicalize().unwrap(),
+            };
+            super::below(&here, Path::new(wdir))
+        };
+        assert_eq!(from("x", "../y"), link.join("y"));
+        assert_eq!(from("x", ".."), link);
+        assert_eq!(from("", ".."), real);
+        assert_eq!(from("x", "deep/../../y/."), link.join("y"));
+        // Above the other link is another directory than the path says.
+        assert_eq!(from("short", ".."), export.join("x"));
     }
 
     #[test]

@@ -35,6 +35,9 @@ const BOOT: &str = include_str!("boot.sh");
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for installing the agent on a host.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time limit for the first line of the host's shell, whose start-up files may take their time. A shell whose stdout
+/// leads elsewhere never prints it.
+const FIRST_LINE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for the installer's reply to the agent's hash. If the shell passes on no stdin, the installer
 /// never receives the hash.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(8);
@@ -155,7 +158,9 @@ impl Installer<'_> {
         replies: &mut InstallerReplies,
         deadline: &mut Deadline,
     ) -> Result<StdinInstall, DeployError> {
-        let file = self.file_for(replies.next_reply_within(deadline, FIRST_LINE).await?)?;
+        let first = &mut Deadline::after(FIRST_LINE_TIMEOUT);
+        let answer = replies.next_reply_within(first, FIRST_LINE).await;
+        let file = self.file_for(answer.map_err(|error| replies.with_noise(error))?)?;
         let Some(mut reply) = ask_for(&file, writer, replies).await? else {
             return Ok(StdinInstall::Silent(file));
         };
@@ -590,15 +595,16 @@ mod tests {
                 let (done, took) = install_by(&store, bytes, fault).await;
                 let case = format!("{fault:?} after {bytes} bytes: {:?}", done.as_ref().err());
                 let stalls = fault == Fault::Stalls;
-                let late = |what: &str, error: &DeployError| {
-                    error.to_string().contains(&format!("no {what} within 120 s"))
+                let late = |what: &str, seconds: u64, error: &DeployError| {
+                    error.to_string().contains(&format!("no {what} within {seconds} s"))
                 };
                 match done {
-                    Err(error) if stalls && bytes < begun => {
-                        assert!(late(FIRST_LINE, &error), "{case}");
+                    Err(error @ DeployError::Silent { .. }) if stalls && bytes < begun => {
+                        assert!(late(FIRST_LINE, 30, &error), "{case}");
+                        assert!(error.hint("b").unwrap().contains("stdout elsewhere"), "{case}");
                     }
                     Err(error) if stalls && bytes >= asked => {
-                        assert!(late(TRANSFER, &error), "{case}");
+                        assert!(late(TRANSFER, 120, &error), "{case}");
                     }
                     Err(DeployError::Shell(_)) => assert!(bytes < begun, "{case}"),
                     Err(DeployError::Cut(_)) => assert!(bytes >= asked, "{case}"),
@@ -610,7 +616,8 @@ mod tests {
                 }
                 let limit = match bytes {
                     _ if !stalls => 0,
-                    _ if (begun..asked).contains(&bytes) => REPLY_TIMEOUT.as_secs(),
+                    _ if bytes < begun => FIRST_LINE_TIMEOUT.as_secs(),
+                    _ if bytes < asked => REPLY_TIMEOUT.as_secs(),
                     _ => INSTALL_TIMEOUT.as_secs(),
                 };
                 assert_eq!(took, limit, "{case}");

@@ -145,7 +145,8 @@ impl DeployError {
             }
             DeployError::Silent { .. } => Some(format!(
                 "`ssh {host} echo hello` should print just that, and end; a start-up file there, as \
-                 ~/.bashrc, that starts another shell or waits for something keeps it from that"
+                 ~/.bashrc, that starts another shell, waits for something or sends stdout elsewhere \
+                 (`exec >FILE`) keeps it from that"
             )),
             DeployError::Misdirected => Some(format!(
                 "`ssh {host} echo hello 2>/dev/null` should print hello: a start-up file there, as \

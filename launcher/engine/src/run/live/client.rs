@@ -1,9 +1,9 @@
 //! Client of the sockets of running jobs: finds them and asks them.
 
 use super::directory::{SocketDirectory, SocketName};
-use super::messages::{Greeting, JobStatus, Reply, Request, SOCKET_VERSION};
+use super::messages::{Greeting, JobPhase, JobStatus, Reply, Request, SOCKET_VERSION};
 use crate::run::output::OutputPart;
-use crate::run::record::{RecordStore, RecordedJob};
+use crate::run::record::{JobRecord, RecordStore, RecordedJob};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -17,7 +17,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{fmt, fs, io};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -26,6 +26,8 @@ use tokio::net::UnixStream;
 const REPLY_TIMEOUT: Duration = Duration::from_secs(8);
 /// Silence after which the launcher may be stopped, in which case no reply will come.
 const STOPPED_AFTER: Duration = Duration::from_millis(500);
+/// Index of the terminal among the fields of a process's state behind its name, which is 0 without one.
+const TTY: usize = 4;
 /// Maximum length of a launcher's command line in a message, in characters.
 const MAX_COMMAND: usize = 160;
 
@@ -76,10 +78,10 @@ pub enum LiveError {
     Version { job: String, version: String },
     #[error("job {0} has ended")]
     Ended(String),
-    #[error("job {job} does not answer, its launcher is stopped ({launcher})")]
+    #[error("job {} does not answer, its launcher is stopped ({launcher})", word_for(job))]
     Stopped { job: String, launcher: Launcher },
     #[error(
-        "job {job} does not answer within {} s{}", REPLY_TIMEOUT.as_secs(),
+        "job {} does not answer within {} s{}", word_for(job), REPLY_TIMEOUT.as_secs(),
         .launcher.map(|launcher| format!(" ({launcher})")).unwrap_or_default()
     )]
     Silent { job: String, launcher: Option<Launcher> },
@@ -109,9 +111,7 @@ impl LiveError {
                 Some(format!("its launcher runs on {machine}; ask there"))
             }
             LiveError::Version { .. } => Some("ask with the rlaunch that started it".into()),
-            LiveError::Stopped { launcher: Launcher { pid }, .. } => {
-                Some(format!("`fg` in its terminal lets it go on, or kill -CONT {pid}"))
-            }
+            LiveError::Stopped { launcher, .. } => Some(launcher.way_on()),
             LiveError::Silent { .. } => {
                 Some("its machine may be overloaded, or its terminal may block its output".into())
             }
@@ -349,6 +349,32 @@ fn unasked(word: &str, mut failed: Vec<LiveError>) -> LiveError {
     }
 }
 
+/// Returns the word by which a running job that does not say its name is named to the user.
+fn word_for(id: &str) -> String {
+    let job = begun_job(id);
+    if job.name.is_empty() { job.id } else { job.name }
+}
+
+/// Returns the state of a job whose launcher is stopped, from what it has written when it began.
+fn stopped_status(record: JobRecord, launcher: Launcher) -> JobStatus {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    JobStatus {
+        ranks: record.ranks(),
+        job: record.job,
+        name: record.name,
+        pid: launcher.pid.unsigned_abs(),
+        program: record.program,
+        started: record.started,
+        seconds: (now - record.started).max(0.0),
+        phase: JobPhase::Stopped,
+        hosts: record.hosts,
+        ranks_started: 0,
+        ranks_ended: 0,
+        last_output: None,
+        speeds: Vec::new(),
+    }
+}
+
 /// Returns a running job that does not say its name, by the name that its file has.
 fn begun_job(id: &str) -> RecordedJob {
     let begun = RecordStore::for_user().map(|store| store.begun()).unwrap_or_default();
@@ -369,8 +395,14 @@ impl NamedJob for RunningJob {
 impl LiveError {
     /// Returns the word by which the job that the error is about is named to the user.
     fn name(&self) -> Option<String> {
-        let job = begun_job(self.job()?);
-        Some(if job.name.is_empty() { job.id } else { job.name })
+        self.job().map(word_for)
+    }
+
+    /// Returns the state of a job whose launcher is stopped, as far as its record tells; `None` for other errors.
+    pub fn stopped(&self) -> Option<JobStatus> {
+        let LiveError::Stopped { job, launcher } = self else { return None };
+        let record = RecordStore::for_user().ok()?.record_of(job).ok()??;
+        Some(stopped_status(record, *launcher))
     }
 
     /// Returns the id of the job that the error is about.
@@ -418,9 +450,24 @@ impl Launcher {
 
     /// Tells whether the process was stopped, as by Ctrl-Z, and has not gone on.
     fn is_stopped(self) -> bool {
+        self.stat().first().is_some_and(|state| state == "T")
+    }
+
+    /// Returns what lets a stopped process go on. One that was started with -d has no terminal.
+    fn way_on(self) -> String {
+        let Launcher { pid } = self;
+        match self.stat().get(TTY).map(String::as_str) {
+            Some("0") => format!("`kill -CONT {pid}` lets it go on"),
+            _ => format!("`fg` in its terminal lets it go on, or kill -CONT {pid}"),
+        }
+    }
+
+    /// Returns the fields of the process's state in proc(5) behind its name; none if it is not to be seen.
+    fn stat(self) -> Vec<String> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        // The name before the state may have parentheses and blanks in it.
-        stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+        // The name may have parentheses and blanks in it.
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+        fields.split_ascii_whitespace().map(str::to_owned).collect()
     }
 
     fn command(self) -> Option<String> {
@@ -475,6 +522,34 @@ mod tests {
         assert!(!was_stopped && is_stopped && goes_on);
         assert_eq!(shown, format!("pid {}: sleep 60", launcher.pid));
         assert!(!launcher.is_stopped());
+    }
+
+    #[test]
+    fn only_a_job_with_a_terminal_is_told_to_go_to_its_foreground() {
+        let mut child = Command::new("setsid").args(["sleep", "60"]).spawn().unwrap();
+        let launcher = Launcher { pid: i32::try_from(child.id()).unwrap() };
+        // Before setsid(2) it may have the terminal of this test.
+        let has_none = (0..500).any(|_| {
+            sleep(Duration::from_millis(10));
+            launcher.way_on() == format!("`kill -CONT {}` lets it go on", launcher.pid)
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(has_none && launcher.way_on().contains("`fg`"));
+    }
+
+    #[test]
+    fn a_stopped_job_is_listed_as_its_record_has_it() {
+        let record: JobRecord = serde_json::from_value(serde_json::json!({
+            "v": 1, "job": "5", "name": "amber-fox", "started": 9.0, "seconds": 0.0, "argv": [],
+            "program": ["true"], "hosts": [{ "host": "a", "ranks": [0, 1] }], "placement": [],
+            "environment": [], "end": { "exit_code": 137, "spoke": "launcher", "message": "" },
+        }))
+        .unwrap();
+        let status = stopped_status(record, Launcher { pid: 7 });
+        assert_eq!((status.name.as_str(), status.pid), ("amber-fox", 7));
+        assert_eq!((status.phase.word(), status.ranks, status.hosts.len()), ("stopped", 2, 1));
+        assert!(status.seconds > 0.0);
     }
 
     /// SIGTERM alone would wait until somebody lets the process go on.

@@ -136,6 +136,8 @@ pub enum JobPhase {
     Running,
     /// Ranks are being ended.
     Ending,
+    /// The launcher is stopped. No launcher says so of itself.
+    Stopped,
 }
 
 impl JobPhase {
@@ -147,6 +149,7 @@ impl JobPhase {
             JobPhase::Joining => "joining",
             JobPhase::Running => "running",
             JobPhase::Ending => "ending",
+            JobPhase::Stopped => "stopped",
         }
     }
 }

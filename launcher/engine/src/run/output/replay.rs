@@ -128,7 +128,8 @@ pub async fn show(mut reader: StoreReader, shown: &Shown) -> Result<Exit, Failed
     let unread = |error: io::Error| {
         Failed::new(Exit::FILES, format!("cannot read the job's output: {error}"))
     };
-    let mut replay = Replay { shown, skip: Skip::default(), number: 0, attempt: None };
+    let mut replay =
+        Replay { shown, skip: Skip::default(), number: 0, attempt: None, lost: Lost::default() };
     if let Some(lines) = shown.lines
         && let Some(mut counted) = reader.reopen().map_err(unread)?
     {
@@ -164,6 +165,35 @@ struct Replay<'a> {
     /// Number of the next record.
     number: u64,
     attempt: Option<ShownAttempt>,
+    lost: Lost,
+}
+
+/// Output of an attempt that could not be kept, as on a disk that was full for a while, which leaves many gaps.
+#[derive(Debug, Default)]
+struct Lost {
+    /// Whether a gap was said where it is.
+    is_said: bool,
+    /// Size and number of the gaps that followed.
+    more: (u64, usize),
+}
+
+impl Lost {
+    /// Adds a gap. Returns the line for the first.
+    fn add(&mut self, bytes: u64) -> Option<String> {
+        if std::mem::replace(&mut self.is_said, true) {
+            self.more = (self.more.0 + bytes, self.more.1 + 1);
+            return None;
+        }
+        Some(format!("rlaunch: {} could not be kept here\n", text::size(bytes)))
+    }
+
+    /// Returns the line for the gaps behind the first, if there were any, and forgets all.
+    fn take_rest(&mut self) -> Option<String> {
+        let (bytes, count) = std::mem::take(self).more;
+        let places = || text::count(count, "later place");
+        (count > 0)
+            .then(|| format!("rlaunch: {} could not be kept at {}\n", text::size(bytes), places()))
+    }
 }
 
 impl Replay<'_> {
@@ -200,8 +230,9 @@ impl Replay<'_> {
                 self.say(behind_lines(&lines, skipped).to_vec());
             }
             StoredRecord::Lost(bytes) => {
-                let size = text::size(bytes);
-                self.say(format!("rlaunch: {size} could not be kept here\n").into_bytes());
+                if let Some(line) = self.lost.add(bytes) {
+                    self.say(line.into_bytes());
+                }
             }
             StoredRecord::Dropped => {
                 self.say(b"rlaunch: what was printed before is not kept\n".to_vec());
@@ -232,6 +263,9 @@ impl Replay<'_> {
 
     /// Waits until the output of the attempt is written.
     async fn end_attempt(&mut self) -> Result<(), Failed> {
+        if let Some(line) = self.lost.take_rest() {
+            self.say(line.into_bytes());
+        }
         let Some(ShownAttempt { sender, mut writer, .. }) = self.attempt.take() else {
             return Ok(());
         };
@@ -397,6 +431,17 @@ mod tests {
         assert_eq!(skip(&second, 1), Skip { records: 2, lines: 0 });
         let late = Shown { since: 25, ..Shown::default() };
         assert_eq!(skip(&late, 9), Skip { records: 3, lines: 0 });
+    }
+
+    #[test]
+    fn many_gaps_are_two_lines() {
+        let mut lost = Lost::default();
+        assert_eq!(lost.take_rest(), None);
+        assert!(lost.add(1 << 15).unwrap().ends_with("32 KiB could not be kept here\n"));
+        assert_eq!((lost.add(1 << 20), lost.add(1 << 20)), (None, None));
+        let rest = lost.take_rest().unwrap();
+        assert!(rest.ends_with("2.0 MiB could not be kept at 2 later places\n"), "{rest}");
+        assert!(lost.add(1).is_some());
     }
 
     #[test]

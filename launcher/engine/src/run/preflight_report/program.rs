@@ -2,7 +2,7 @@
 
 use super::{closed_hint, describe_path, missing_file_hint};
 use rlaunch_bootstrap::env::redacted;
-use rlaunch_bootstrap::job::{PathDefect, ProgramDefect};
+use rlaunch_bootstrap::job::{HiddenBy, PathDefect, ProgramDefect};
 use rlaunch_plan::hosts::Host;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::shell;
@@ -100,6 +100,17 @@ pub(super) fn describe_defect(
             let hint = format!("sed -i 's/\\r$//' {}", shell::quoted(program));
             (Exit::NOT_FOUND, sentence, Some(hint))
         }
+        ProgramDefect::HiddenInterpreter { interpreter, by } => {
+            let (seen, hint) = describe_hidden(program, interpreter, *by);
+            let shell =
+                format!("so a shell would execute it in place of {}", interpreter.display());
+            (Exit::NOT_EXECUTABLE, format!("{cannot}: {seen}, {shell}"), Some(hint))
+        }
+        ProgramDefect::LfsPointer => {
+            let sentence = format!("{cannot}: it is a pointer of Git LFS and not the file itself");
+            let hint = "`git lfs pull` in its repository fetches the file";
+            (Exit::NOT_EXECUTABLE, sentence, Some(hint.to_owned()))
+        }
         ProgramDefect::NoLoader { loader } => {
             let loader = loader.display();
             let sentence = format!("{cannot}: it needs the loader {loader}, which is not there");
@@ -107,6 +118,27 @@ pub(super) fn describe_defect(
                         on a host like these, link it statically, or install that library there";
             (Exit::NOT_FOUND, sentence, Some(hint.to_owned()))
         }
+    }
+}
+
+/// Describes why the kernel does not see the interpreter of a script. Also returns advice.
+fn describe_hidden(program: &OsStr, interpreter: &OsStr, by: HiddenBy) -> (&'static str, String) {
+    let (file, interpreter) = (shell::quoted(program), shell::quoted(interpreter));
+    match by {
+        HiddenBy::Length => (
+            "its first line is longer than the 255 bytes that the kernel reads",
+            format!(
+                "a short first line: #!/usr/bin/env {interpreter}; or name the interpreter: {interpreter} {file}"
+            ),
+        ),
+        HiddenBy::ByteOrderMark => (
+            "it begins with a byte order mark and not with #!",
+            format!(r"sed -i '1s/^\xEF\xBB\xBF//' {file}"),
+        ),
+        HiddenBy::Blanks => (
+            "it begins with blanks or empty lines and not with #!",
+            format!("let the first line of {file} begin with #!"),
+        ),
     }
 }
 
@@ -257,6 +289,19 @@ mod tests {
         assert!(failed.hints[0].ends_with("#!/usr/bin/env -S python3 -u"), "{failed:?}");
         let failed = of("x", ProgramDefect::NoLoader { loader: "/lib/ld-linux.so.2".into() });
         assert!(failed.message.ends_with("the loader /lib/ld-linux.so.2, which is not there"));
+        for (by, words, hint) in [
+            (HiddenBy::Length, "longer than the 255 bytes", "#!/usr/bin/env python3;"),
+            (HiddenBy::ByteOrderMark, "a byte order mark", r"sed -i '1s/^\xEF\xBB\xBF//' x"),
+            (HiddenBy::Blanks, "begins with blanks", "begin with #!"),
+        ] {
+            let interpreter = "python3".into();
+            let failed = of("x", ProgramDefect::HiddenInterpreter { interpreter, by });
+            assert_eq!(failed.exit, Exit::NOT_EXECUTABLE);
+            assert!(failed.message.contains(words) && failed.hints[0].contains(hint), "{failed:?}");
+            assert!(failed.message.ends_with("in place of python3"), "{failed:?}");
+        }
+        let failed = of("x", ProgramDefect::LfsPointer);
+        assert!(failed.hints[0].contains("git lfs pull"), "{failed:?}");
         let failed = of("x", ProgramDefect::CutOff { length: 100, whole: 4000 });
         assert_eq!(failed.message, "x cannot start on b: only 100 of its 4000 bytes are there");
         let (machine, host) = ("aarch64".to_owned(), "x86_64".to_owned());

@@ -199,7 +199,7 @@ impl RecordStore {
     }
 
     /// Reads the record of a job, or what it has left when it began; `None` if there is neither.
-    fn record_of(&self, id: &str) -> Result<Option<JobRecord>, RecordStoreError> {
+    pub(crate) fn record_of(&self, id: &str) -> Result<Option<JobRecord>, RecordStoreError> {
         if let Some(record) = self.of_id(id)? {
             return Ok(Some(record));
         }
