@@ -12,7 +12,9 @@ def main():
     threads = torch.get_num_threads()
     elastic = dist.is_torchelastic_launched()
     words = " ".join(sys.argv[1:])
-    print(f"sum {int(total)} of {dist.get_world_size()} on {os.uname().nodename}, threads {threads}, elastic {elastic} {words}".strip())
+    line = f"sum {int(total)} of {dist.get_world_size()} on {os.uname().nodename}, threads {threads}, elastic {elastic} {words}"
+    # By one write, since processes of a torchrun share their stream.
+    sys.stdout.write(line.strip() + "\n")
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-# Workers of TensorFlow add up their numbers, counted from 1. workers.py [slurm]
+# Workers of TensorFlow add up their numbers, counted from 1. workers.py [RESOLVER]
 import os
 import sys
 
@@ -6,8 +6,10 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import tensorflow as tf
 
 resolver = None
-if sys.argv[1:] == ["slurm"]:
-    resolver = tf.distribute.cluster_resolver.SlurmClusterResolver()
+if sys.argv[1:]:
+    # It asks nvidia-smi for GPUs unless it is told their number.
+    gpus = {"gpus_per_node": 1, "gpus_per_task": 1, "auto_set_gpu": False}
+    resolver = getattr(tf.distribute.cluster_resolver, sys.argv[1])(**gpus)
 options = tf.distribute.experimental.CommunicationOptions(
     implementation=tf.distribute.experimental.CommunicationImplementation.RING
 )

@@ -176,12 +176,24 @@ impl Outcome {
         let host = host.unwrap_or_default();
         let lines = written.tails.lines(exit.rank);
         let hint = taken_port(exit.rank, &lines, master_port, &host)
-            .or_else(|| unusable_shared_memory(exit.status, &lines, &host));
+            .or_else(|| unusable_shared_memory(exit.status, &lines, &host))
+            .or_else(|| self.name_of_itself(&lines));
         let mut failed = rank_error(exit, others, &host, written).hint(hint);
         if let Some(error) = self.first_failure.error_of(exit.rank) {
             failed.message = format!("{}: {error}", failed.message);
         }
         Some(failed)
+    }
+
+    /// Returns a hint if a rank failed at the address that installers of Debian and Ubuntu give a host's own name: programs
+    /// that look for their own address by it, such as the gloo in JAX, tell it to others, which then look at themselves.
+    fn name_of_itself(&self, lines: &[String]) -> Option<String> {
+        lines.iter().find(|line| line.contains("127.0.1.1"))?;
+        let hosts: Vec<String> = self.nodes.iter().map(|node| node.host.to_string()).collect();
+        let hosts = hosts.join(",");
+        Some(format!(
+            "by its own name a host found 127.0.1.1, itself: rlaunch doctor -H {hosts} --fix net.name"
+        ))
     }
 
     /// Lists the ranks with their hosts, by rank.

@@ -164,7 +164,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     row(
         TENSORFLOW,
-        "--env-style slurm -H a,b python3 workers.py slurm",
+        "--env-style slurm -H a,b python3 workers.py SlurmClusterResolver",
         Prints("sum 3 of 2", 2),
         OWN_TENSORFLOW,
     ),
