@@ -20,19 +20,14 @@ pub(crate) struct Step {
 }
 
 /// Runs every command of `examples/guides/NAME`. `run` gets a shell line in which `rlaunch` is the
-/// program at this path, and returns what was printed; nothing for a command that is left out.
-pub(crate) fn follow<P: Into<Option<String>>>(
-    name: &str,
-    rlaunch: &str,
-    mut run: impl FnMut(&str) -> P,
-) {
+/// program at this path, and returns what was printed.
+pub(crate) fn follow(name: &str, rlaunch: &str, mut run: impl FnMut(&str) -> String) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/guides").join(name);
     let text = std::fs::read_to_string(path.join("README.md")).unwrap();
     let steps = steps(&text);
     assert!(!steps.is_empty(), "{name} has no commands");
     for Step { line, command, printed } in steps {
-        let shell = format!("rlaunch() {{ {rlaunch} \"$@\"; }}\n{{ {command}\n}} 2>&1");
-        let Some(found) = run(&shell).into() else { continue };
+        let found = run(&format!("rlaunch() {{ {rlaunch} \"$@\"; }}\n{{ {command}\n}} 2>&1"));
         // On a busy machine a step may take longer than the second after which it is named.
         let is_wait =
             |line: &&str| line.starts_with("rlaunch: waiting ") && line.contains(" s for: ");

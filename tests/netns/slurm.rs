@@ -1,10 +1,9 @@
 //! Jobs inside allocations of a real Slurm, whose agents start by srun and not by SSH.
 
 use crate::running::{Outcome, Running};
-use crate::support::{BOUND, Field, PATH, Undo};
+use crate::support::{BOUND, Field, PATH};
 use rlaunch_lab::{Account, Process, Slurm};
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -265,30 +264,6 @@ fn scancel_while_agents_start() {
     ended.says(&["srun of Slurm's job"]);
 }
 
-/// The agent of one node has called, and that of the other hangs.
-#[test]
-fn scancel_while_some_agents_have_called() {
-    let field = Field::new();
-    let cluster = Cluster::new(&field);
-    field.forget_agents(&["b"], Account::User);
-    cluster.run("-N2 -w a,b", "exec $R true").succeeded();
-    // What is left is the next job's.
-    let _forget = Undo(|| {
-        field.forget_agents(&["b"], Account::User);
-        Ok::<(), std::io::Error>(())
-    });
-    let builds = std::fs::read_dir(field.cache("b", Account::User)).unwrap();
-    let agents = builds.map(|build| build.unwrap().path().join("rlaunch-worker"));
-    for agent in agents.filter(|agent| agent.exists()) {
-        std::fs::remove_file(&agent).unwrap();
-        std::fs::write(&agent, "#!/bin/sh\nexec sleep 1000\n").unwrap();
-        std::fs::set_permissions(&agent, PermissionsExt::from_mode(0o755)).unwrap();
-    }
-    let mut running = cluster.salloc("-N2 -w a,b", "exec $R true");
-    running.wait_for_stderr("waiting 1 s for: b ", 1);
-    cluster.cancel(running).says(&["CANCELLED AT"]);
-}
-
 /// All agents have called, and one waits for the login shell of its node.
 #[test]
 fn scancel_while_agents_prepare() {
@@ -364,7 +339,8 @@ fn a_lost_agent_is_reaped_by_another_step() {
         .filter(|process| process.host == "b" && process.args[0].ends_with("rlaunch-worker"));
     let agents: Vec<String> = agents.map(|process| process.pid.to_string()).collect();
     assert_eq!(agents.len(), 2);
-    assert!(Command::new("kill").arg("-KILL").args(agents).status().unwrap().success());
+    // The second one may end with the first.
+    Command::new("kill").arg("-KILL").args(agents).status().unwrap();
     let ended = running.finish_first();
     ended.ended_with(206);
     cluster.assert_idle(&ended);

@@ -7,40 +7,39 @@ use crate::support::{ALL, Field, ORDINARY, PATIENT, SILENCE, Undo, soft_iwarp, w
 fn triangle() {
     let field = Field::new();
     let _addresses = without_addresses(&field);
-    let _files = with_ifupdown(&field);
-    follow(&field, "triangle", |_| false);
-    field.verb(&format!("down -H {ALL}"), &[]).succeeded();
+    let _files = with_ifupdown(&field, ALL);
+    follow(&field, "triangle", ALL);
 }
 
-/// Soft-iWARP supports RDMA_CM only, as eRDMA does in standard mode. Its `up` finds nothing there that it does not find on hosts
-/// (`tests/netns/up.rs`) and on the three computers above, and takes emulated ones minutes.
+/// Soft-iWARP supports RDMA_CM only, as eRDMA does in standard mode.
 #[test]
 fn erdma() {
     let field = Field::new();
     let _alone = soft_iwarp(&field, "n1,n2");
-    follow(&field, "erdma", |line| line.contains("rlaunch up "));
+    let _files = with_ifupdown(&field, "n1,n2");
+    follow(&field, "erdma", "n1,n2");
 }
 
 /// Gives guests an empty configuration of ifupdown, by which addresses are kept. When the guard is dropped after a failure,
 /// it undoes what `rlaunch up` has done.
-fn with_ifupdown(field: &Field) -> impl Drop + use<'_> {
+fn with_ifupdown<'a>(field: &'a Field, guests: &'static str) -> impl Drop + use<'a> {
     let guard = Undo(move || {
         if std::thread::panicking() {
-            field.verb(&format!("down -H {ALL}"), &[]);
+            field.verb(&format!("down -H {guests}"), &[]);
         }
         let remove = "rm /etc/network/interfaces";
-        ALL.split(',').try_for_each(|guest| field.restore(guest, remove))
+        guests.split(',').try_for_each(|guest| field.restore(guest, remove))
     });
-    for guest in ALL.split(',') {
+    for guest in guests.split(',') {
         field.on(guest, "echo 'source /etc/network/interfaces.d/*' > /etc/network/interfaces");
     }
     guard
 }
 
-/// Follows a guide but for some of its commands. Those that start a job, which begin with an option, get additional
+/// Follows a guide. Command lines that start a job, which begin with an option, get additional
 /// options with the time limits that emulated computers need; `rlaunch up` has them by variables. What it leaves here stays
-/// in a directory of its own.
-fn follow(field: &Field, name: &str, is_left_out: impl Fn(&str) -> bool) {
+/// in a directory of its own, and `rlaunch down` undoes it on the guests, as guides promise.
+fn follow(field: &Field, name: &str, guests: &str) {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display();
     let place = format!(
@@ -50,13 +49,11 @@ fn follow(field: &Field, name: &str, is_left_out: impl Fn(&str) -> bool) {
     let patiently =
         format!("patiently() {{ case $1 in -*) {jobs} ;; esac; command rlaunch \"$@\"; }}");
     guide::follow(name, "patiently", |line| {
-        if is_left_out(line) {
-            return None;
-        }
         let printed = field.shell(&format!("{place}\n{patiently}\n{line}"));
         let lines = printed.lines().filter(|line| !is_progress(line));
-        Some(lines.map(|line| format!("{line}\n")).collect())
+        lines.map(|line| format!("{line}\n")).collect()
     });
+    field.verb(&format!("down -H {guests}"), &[]).succeeded();
 }
 
 /// Tells whether a line is printed only because guests are slow.

@@ -103,7 +103,8 @@ mod tests {
         far.write_all(b"y").unwrap();
         let fds = |pipe: &io::PipeReader| pipe_at(pipe).unwrap();
         while first_held(vec![fds(&free), fds(&reader)]) != Some(1) {}
-        assert_eq!(first_held(vec![fds(&free)]), None);
+        // A thread without a processor looks held for as long.
+        while first_held(vec![fds(&free)]).is_some() {}
         drop(far);
         assert_eq!(copying.join().unwrap().unwrap(), 1);
         // Nobody has its other end, but for children of other tests for a moment.

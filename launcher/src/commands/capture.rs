@@ -69,11 +69,13 @@ pub(super) async fn run(args: CaptureArgs, line: &CommandLine) -> Result<Exit, F
 }
 
 /// Writes an archive to a temporary file, which is renamed to `path` when it is complete. Where a link leads stays a file of
-/// its name; what is no file, such as /dev/null or a pipe, is refused and not replaced.
+/// its name; what is not a regular file, such as /dev/null or a pipe, is refused and not replaced.
 fn write(path: &Path, recordings: &[(String, Recording)]) -> io::Result<()> {
     let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
     if path.metadata().is_ok_and(|found| !found.is_file()) {
-        return Err(io::Error::other("it is no file; -o takes the path of one, which is replaced"));
+        return Err(io::Error::other(
+            "not a regular file; -o takes the path of one, which is replaced",
+        ));
     }
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut file = tempfile::NamedTempFile::new_in(directory.unwrap_or(Path::new(".")))?;
@@ -197,7 +199,7 @@ mod tests {
         fs::write(&file, "old").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         let error = write(&pipe, &[]).unwrap_err();
-        assert!(error.to_string().starts_with("it is no file"), "{error}");
+        assert!(error.to_string().starts_with("not a regular file"), "{error}");
         assert!(!pipe.metadata().unwrap().is_file());
         write(&link, &[]).unwrap();
         assert!(link.symlink_metadata().unwrap().is_symlink());

@@ -513,7 +513,7 @@ pub(super) fn duration(seconds: f64) -> String {
 
 /// Formats how long a job took, a short one to tenths of a second.
 fn took(seconds: f64) -> String {
-    if seconds < 9.95 { format!("{:.1} s", seconds.max(0.0)) } else { duration(seconds) }
+    if seconds < 9.95 { format!("{:.1} s", seconds.max(0.0)) } else { duration(seconds.round()) }
 }
 
 /// Formats how long ago something was, by one unit.
@@ -539,7 +539,7 @@ mod tests {
         assert_eq!(texts, ["0 s", "59 s", "1 min 0 s", "1 h 2 min", "1 d 1 h"]);
         let texts = [0.4, 119.0, 7300.0, 200_000.0].map(ago);
         assert_eq!(texts, ["0 s ago", "1 min ago", "2 h ago", "2 d ago"]);
-        assert_eq!([0.04, 1.34, 9.96, 61.0].map(took), ["0.0 s", "1.3 s", "9 s", "1 min 1 s"]);
+        assert_eq!([0.04, 1.34, 9.96, 61.0].map(took), ["0.0 s", "1.3 s", "10 s", "1 min 1 s"]);
     }
 
     #[test]

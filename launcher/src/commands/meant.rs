@@ -115,6 +115,9 @@ pub(super) fn refuse(args: &JobArgs) -> Result<(), Failed> {
 pub(super) async fn refuse_habit(args: &JobArgs, config: &LoadedConfig) -> Result<(), Failed> {
     let Some(habit) = Words::of(args).and_then(|words| Habit::of(&words)) else { return Ok(()) };
     let answer = if habit.is_copy() {
+        if !args.command.argv.iter().any(|word| word.as_encoded_bytes().contains(&b':')) {
+            return Ok(());
+        }
         let options = HostOptions {
             lists: &args.hosts.hosts,
             files: &args.hosts.hostfiles,

@@ -70,7 +70,7 @@ impl Agent {
                         self.channel.to_launcher.send(&FromAgent::PortOpen { id });
                         continue;
                     }
-                    () = yield_now(), if ranks.are_starting() => {
+                    () = yield_now(), if ranks.are_starting() && !self.suspended => {
                         ranks.start_due();
                         continue;
                     }

@@ -8,27 +8,37 @@ use std::env;
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Time in which a copy is compared. A larger one, or one on a slow file system, is for the program that copies, which has
+/// more time and says how far it is.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Returns the host of a copy's seal, if the copy has this content and nothing that belongs to it has changed since.
 pub(crate) fn host_of(copy: &Path, content: &[u8; 32]) -> Option<String> {
     let copy = below_home(copy, env::var_os("HOME").as_deref());
     let seal = Seal::decode(&fs::read(Seal::path(&copy)).ok()?, content)?;
-    is_unchanged(&copy, &seal.directories).then_some(seal.host)
+    is_unchanged(&copy, &seal.directories, PATIENCE).then_some(seal.host)
 }
 
-fn is_unchanged(copy: &Path, directories: &[SealedDirectory]) -> bool {
+fn is_unchanged(copy: &Path, directories: &[SealedDirectory], patience: Duration) -> bool {
+    let until = Instant::now() + patience;
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let Ok(root) = open(copy, flags, Mode::empty()) else { return false };
     directories.iter().all(|SealedDirectory { path, files }| {
         let path: &[u8] = if path.is_empty() { b"." } else { path };
         let directory = openat(&root, path, flags | OFlag::O_NOFOLLOW, Mode::empty());
-        directory.is_ok_and(|directory| {
-            files.iter().all(|file| {
-                let found =
-                    fstatat(directory.as_fd(), file.name.as_slice(), AtFlags::AT_SYMLINK_NOFOLLOW);
-                found.is_ok_and(|found| is_as_sealed(file, &found))
+        Instant::now() < until
+            && directory.is_ok_and(|directory| {
+                files.iter().all(|file| {
+                    let found = fstatat(
+                        directory.as_fd(),
+                        file.name.as_slice(),
+                        AtFlags::AT_SYMLINK_NOFOLLOW,
+                    );
+                    found.is_ok_and(|found| is_as_sealed(file, &found))
+                })
             })
-        })
     })
 }
 
@@ -80,6 +90,7 @@ mod tests {
         make();
         assert_eq!(host_of(&copy, &[7; 32]).as_deref(), Some("a"));
         assert_eq!(host_of(&copy, &[8; 32]), None, "another content");
+        assert!(!is_unchanged(&copy, &seal(&copy), Duration::ZERO), "for want of time");
         // What ranks write there.
         fs::write(tree.join("own"), "").unwrap();
         assert!(host_of(&copy, &[7; 32]).is_some());

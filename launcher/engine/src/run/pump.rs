@@ -161,13 +161,17 @@ impl<'s> Pump<'s> {
         }
     }
 
-    /// Does work that obeys the user's signals itself, as a job does.
+    /// Does work that obeys the user's signals itself, as a job does. Its time is not that of `--timeout`.
     pub(crate) async fn leave_signals_to<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let began = now();
         let mut work = pin!(work);
         loop {
             tokio::select! {
                 biased;
-                done = &mut work => return done,
+                done = &mut work => {
+                    self.due = self.due.map(|due| due + (now() - began));
+                    return done;
+                }
                 signal = self.signals.next() => {
                     if let UserSignal::Resize(size) = signal {
                         self.resized = Some(size);

@@ -119,7 +119,7 @@ fn programs(file: &OsStr) -> Result<Vec<OsString>, String> {
 fn read(path: &Path) -> Result<String, String> {
     let read = fs::read_to_string(path);
     let mut text = read.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    // Editors of Windows put a byte order mark there, which is no part of the first word.
+    // Windows editors put a byte order mark there, which is no part of the first word.
     if text.starts_with('\u{feff}') {
         text.remove(0);
     }

@@ -360,7 +360,7 @@ impl JobError {
     /// Adds the hints, including one on settings from files and variables.
     fn into_failed(self, config: &LoadedConfig) -> Failed {
         let settings = match self {
-            JobError::Env(_) => config.hint_on(|option| option == "env"),
+            JobError::Env(_) => config.hint_on(|option| matches!(option, "env" | "env-file")),
             _ => config.hint(),
         };
         Failed::from_error(self.exit(), &self).hint(self.hint()).hint(settings)

@@ -66,7 +66,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("launcher/commands/copy launcher/schemas/copy.schema.json launcher/schemas/images.schema.json worker/copier bootstrap/copy", "copy copy_images sync packages shipped", ""),
     // What is wrong with hosts.
     ("launcher/checks launcher/findings launcher/commands/doctor worker/diagnosis worker/node/diagnostics bootstrap/protocol/diagnosis.rs", "doctor hello monitor", "doctor"),
-    ("launcher/commands/network worker/network/cabling bootstrap/protocol/network.rs", "network_plan doctor field", "guides"),
+    ("launcher/commands/network worker/network/cabling bootstrap/protocol/network.rs", "network_plan doctor field", "up guides"),
     ("launcher/commands/up launcher/commands/changes.rs launcher/up worker/changes bootstrap/protocol/changes", "up up_faults up_systemd network_plan", "up guides"),
     // Measurements and libraries.
     ("launcher/commands/bench launcher/plot launcher/schemas worker/comm/bench bootstrap/bench.rs", "bench doctor report topo", "bench"),

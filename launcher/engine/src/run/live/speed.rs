@@ -129,6 +129,13 @@ fn number(text: &[u8]) -> Option<f64> {
     let whole = mantissa.split_once('.').map_or(mantissa, |(whole, _)| whole);
     let is_grouped = whole.split(',').skip(1).all(|group| group.len() == 3);
     let mantissa = match mantissa.split_once(',') {
+        _ if mantissa
+            .rsplit('.')
+            .next()
+            .is_some_and(|part| part.len() < mantissa.len() && part.contains(',')) =>
+        {
+            return None;
+        }
         Some((whole, part)) if !is_grouped && !part.contains([',', '.']) => {
             format!("{whole}.{part}")
         }

@@ -18,8 +18,19 @@ use std::time::Duration;
 const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Reached {
-    /// Sees to it that all nodes have the working tree.
+    /// Sees to it that all nodes have the working tree. After an error the job is not tried again: the next attempt would
+    /// find no tree to bring, and start in what is there.
     pub(crate) async fn sync(
+        &self,
+        tree: Box<dyn TreeSource>,
+        job: &JobRun,
+        pump: &mut Pump<'_>,
+    ) -> Result<(), Failed> {
+        let synced = self.sync_once(tree, job, pump).await;
+        synced.map_err(|failed| Failed { may_restart: false, ..failed })
+    }
+
+    async fn sync_once(
         &self,
         mut tree: Box<dyn TreeSource>,
         job: &JobRun,

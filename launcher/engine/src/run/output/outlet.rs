@@ -200,10 +200,21 @@ impl Watched {
 
     /// Tells whether the reader was given up and yet the write goes on, at the last looks.
     fn is_held(&mut self) -> bool {
-        let is_stuck = self.idle > 0 && self.outlet.is_given_up.load(Ordering::Relaxed);
+        let is_given_up = self.outlet.is_given_up.load(Ordering::Relaxed);
+        let is_stuck = self.idle > 0 && is_given_up && a_thread_is_held();
         self.stuck = if is_stuck { self.stuck + 1 } else { 0 };
         self.stuck > HELD_LOOKS
     }
+}
+
+/// Tells whether a thread of this process is in the kernel and nothing can wake it; true if that cannot be seen. One that has
+/// no processor only looks as if it wrote no more.
+fn a_thread_is_held() -> bool {
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return true };
+    threads.flatten().any(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('D'))
+    })
 }
 
 #[cfg(test)]
