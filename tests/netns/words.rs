@@ -200,7 +200,7 @@ print('met')";
 fn a_command_line_without_words_leads_on() {
     let ran = Field::new().rlaunch("").run();
     ran.ended_with(200).says(&["rlaunch -H host1,host2 hostname", "doctor --try", "rlaunch help"]);
-    assert_eq!(ran.err().lines().count(), 5, "{ran}");
+    assert_eq!(ran.err().lines().count(), 6, "{ran}");
 }
 
 #[test]
