@@ -103,7 +103,11 @@ fn shared_memory_takes_files_again() {
     let field = Field::new();
     let faults = [
         ("mount -o remount,ro /dev/shm", "mount -o remount,rw /dev/shm"),
-        ("mount -o remount,nr_inodes=1 /dev/shm", "mount -o remount,nr_inodes=1m /dev/shm"),
+        // As many files as there are.
+        (
+            "mount -o remount,nr_inodes=$(df --output=iused /dev/shm | tail -n 1 | tr -d ' ') /dev/shm",
+            "mount -o remount,nr_inodes=1m /dev/shm",
+        ),
     ];
     for (make, restore) in faults {
         let fault = Fault { id: "lim.shm", make, restore, print: SHARED_MEMORY };
