@@ -87,14 +87,14 @@ const VOLATILE: [&str; 5] = [
 ];
 
 /// Returns what `up` may change on a guest: addresses, links, routes, rules, GIDs, settings of the kernel, and files with
-/// their modes. Lifetimes are left out, and keys, which stay.
+/// their modes. Lifetimes are left out, and keys, which stay, and mounts that other tests change and a boot undoes.
 fn dump(field: &Field, guest: &str) -> String {
     let volatile = VOLATILE.join("|");
     let lines = format!(
         "ip -o address show | sed 's/valid_lft.*//'; ip -o link show; ip route show table all; ip rule; ip -6 rule; \
          iptables -S; ip6tables -S; \
          grep -rs . /sys/class/infiniband/*/ports/1/gids | grep -v ':0000:0000:0000:0000:0000:0000:0000:0000$' | sort; \
-         sysctl -a 2>/dev/null | grep -vE '^({volatile})'; cat /proc/mounts; \
+         sysctl -a 2>/dev/null | grep -vE '^({volatile})'; grep -v ' /dev/shm \\| /var/lib/containers ' /proc/mounts; \
          find /etc /var/lib/rlaunch -xdev -type f -exec sha256sum {{}} + 2>/dev/null | sort -k2; \
          find /etc -xdev -printf '%p %M %U %G %l\\n' | sort; ls -A /var/lib"
     );
