@@ -35,7 +35,7 @@ pub fn say_who_holds_streams() {
     }
 }
 
-/// Returns a stream again if it is a pipe of which somebody has the other end.
+/// Returns the stream if it is a pipe whose other end is open.
 fn pipe_at(stream: &impl AsFd) -> Option<File> {
     let file = File::from(stream.as_fd().try_clone_to_owned().ok()?);
     let is_pipe = file.metadata().is_ok_and(|about| about.file_type().is_fifo());
@@ -99,7 +99,7 @@ mod tests {
                 (File::from(OwnedFd::from(socket)), File::from(OwnedFd::from(writer)));
             io::copy(&mut from, &mut to)
         });
-        // What has come is in the pipe once the thread waits for more.
+        // The byte is in the pipe once the thread waits for more.
         far.write_all(b"y").unwrap();
         let fds = |pipe: &io::PipeReader| pipe_at(pipe).unwrap();
         while first_held(vec![fds(&free), fds(&reader)]) != Some(1) {}
@@ -107,7 +107,7 @@ mod tests {
         while first_held(vec![fds(&free)]).is_some() {}
         drop(far);
         assert_eq!(copying.join().unwrap().unwrap(), 1);
-        // Nobody has its other end, but for children of other tests for a moment.
+        // The other end is closed, but for children of other tests for a moment.
         while pipe_at(&reader).is_some() {
             thread::yield_now();
         }

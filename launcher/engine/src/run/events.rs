@@ -269,7 +269,7 @@ struct EventLine<'a> {
 /// Time in which a named pipe gets a reader.
 const READER: Duration = Duration::from_secs(5);
 
-/// Opens a file, or a named pipe that somebody reads or is about to read: without a reader opening one takes for ever.
+/// Opens a file, or a named pipe that has a reader or gets one in time. Opening a pipe without a reader would block for ever.
 fn open_file(path: &str, patience: Duration) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
@@ -382,7 +382,7 @@ impl EventLog {
         matches!(&self.target, Some(Target::Reader(writer)) if writer.is_behind())
     }
 
-    /// Returns the line for a user who waits for the reader when the job is over.
+    /// Returns the line that tells the user, after the job, that its reader is waited for.
     pub(crate) fn wait_line(&self) -> String {
         format!(
             "the job is over; waiting for the reader of {} to take its events; Ctrl-C leaves them",

@@ -38,7 +38,7 @@ pub struct Launch {
     pub stdio: Stdio,
     /// Handle to leave the terminal once ranks have started; `None` for a job that stays there.
     pub detaching: Option<Detaching>,
-    /// What brings the working tree to the hosts; `None` if they need none, or have it.
+    /// Source of the working tree for the hosts; `None` if they need none, or have it.
     pub tree: Option<Box<dyn TreeSource>>,
 }
 

@@ -313,7 +313,7 @@ fn spawn_writer(
     })
 }
 
-/// What another thread needs if the writing one can go on no more.
+/// Parts for another thread, if the writing one can go on no more.
 struct Successor {
     config: OutputConfig,
     items: SharedItems,

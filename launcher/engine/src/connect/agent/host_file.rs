@@ -140,7 +140,7 @@ fn compress(bytes: &[u8]) -> io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// What [`digest`] has returned in this process, by the inodes, sizes and times of files.
+/// Results of [`digest`] in this process, by the inodes, sizes and times of files.
 static DIGESTS: Mutex<BTreeMap<[i64; 6], (String, u64)>> = Mutex::new(BTreeMap::new());
 
 /// Returns what [`digest`] does. A file that is unchanged is read once.

@@ -86,7 +86,7 @@ pub struct HostConnection {
     /// Host as the user named it.
     host: String,
     login: Login,
-    /// Where the login is left to the job that this one is ahead of, if it is.
+    /// Place in which the login is left to the job that this one is ahead of, if it is.
     next: Option<Logins>,
     tether: Option<Tether>,
     container: Option<Container>,
