@@ -1,5 +1,6 @@
 //! Framing of postcard messages in a byte stream: a 4-byte little-endian length, then the message.
 
+use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -33,12 +34,35 @@ pub enum FrameError {
 
 /// Encodes a message as one frame. Fails if the message is longer than [`MAX_FRAME`] bytes.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
-    let mut frame = postcard::to_extend(message, vec![0; 4]).map_err(FrameError::Encode)?;
+    let frame = postcard::serialize_with_flavor(message, Growing(vec![0; 4]));
+    let mut frame = frame.map_err(FrameError::Encode)?;
     let length = frame.len() - 4;
     let prefix = u32::try_from(length).ok().filter(|_| length <= MAX_FRAME);
     let prefix = prefix.ok_or(FrameError::TooLong(length))?;
     frame[..4].copy_from_slice(&prefix.to_le_bytes());
     Ok(frame)
+}
+
+/// Bytes to which a message is appended. [`postcard::to_extend`] does so byte by byte, which took an eighth of all the time
+/// that ranks' output costs.
+struct Growing(Vec<u8>);
+
+impl Flavor for Growing {
+    type Output = Vec<u8>;
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<Vec<u8>> {
+        Ok(self.0)
+    }
 }
 
 /// Decoder that turns a byte stream back into messages. The stream may be split anywhere.

@@ -7,14 +7,16 @@
 
 use crate::node::{Work, start_thread};
 use rustix::buffer::spare_capacity;
-use rustix::io::{ioctl_fionbio, ioctl_fionread, read, retry_on_intr, write};
+use rustix::io::{ioctl_fionbio, read, retry_on_intr, write};
 use std::collections::VecDeque;
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileTypeExt;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
+use std::{fs, io, thread};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf};
 use tokio::net::unix::OwnedReadHalf;
@@ -74,20 +76,65 @@ pub(super) async fn read_unless_abandoned(
 }
 
 /// The agent's end of a stream that a program writes to.
+///
+/// A program that writes all the time is read at intervals, and nothing is told of what it writes meanwhile: to wake the
+/// loop for each write, and then a thread, would cost more than all the rest.
 pub(crate) struct OutputEnd {
-    file: AsyncFd<Arc<File>>,
+    file: Arc<File>,
+    /// Told when there is something to read; `None` while the stream is read without that.
+    readable: Option<AsyncFd<Arc<File>>>,
     reading: Option<oneshot::Receiver<io::Result<Vec<u8>>>>,
     /// Bytes that were read, of which the first `taken` have been passed on.
     part: Vec<u8>,
     taken: usize,
-    /// Whether the last read has left nothing in the pipe.
-    is_drained: bool,
+    /// Time of the last read.
+    read_at: Instant,
+    /// When to read again.
+    next: NextRead,
+    /// A terminal may have more although a read returns less than it could.
+    is_pipe: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NextRead {
+    WhenReadable,
+    AtOnce,
+    After(Duration),
+}
+
+impl NextRead {
+    /// Longest time for which what was written waits.
+    const MAX_PAUSE: Duration = Duration::from_micros(500);
+    /// Time between two reads from which on they are no flow.
+    const APART: Duration = Duration::from_millis(2);
+
+    /// Decides after a read of `length` bytes that has left nothing, `since` the last one that found any.
+    fn behind(length: usize, since: Duration) -> NextRead {
+        if since >= NextRead::APART {
+            return NextRead::WhenReadable;
+        }
+        // Half of what a pipe holds will be there.
+        let until_half = since * (PART / 2 / length.max(1)) as u32;
+        NextRead::After(until_half.min(NextRead::MAX_PAUSE))
+    }
 }
 
 impl OutputEnd {
     pub(crate) fn new(end: impl Into<OwnedFd>) -> io::Result<OutputEnd> {
-        let file = File::open(end.into(), Interest::READABLE)?;
-        Ok(OutputEnd { file, reading: None, part: Vec::new(), taken: 0, is_drained: true })
+        let end = fs::File::from(end.into());
+        let is_pipe = end.metadata()?.file_type().is_fifo();
+        let file = Arc::new(File::open(end.into())?);
+        let readable = Some(file.register(Interest::READABLE)?);
+        Ok(OutputEnd {
+            file,
+            readable,
+            reading: None,
+            part: Vec::new(),
+            taken: 0,
+            read_at: Instant::now(),
+            next: NextRead::WhenReadable,
+            is_pipe,
+        })
     }
 }
 
@@ -99,7 +146,7 @@ impl Output for OutputEnd {
 
 impl AsFd for OutputEnd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.get_ref().as_fd()
+        self.file.as_fd()
     }
 }
 
@@ -115,46 +162,113 @@ impl AsyncRead for OutputEnd {
                 let length = left.len().min(buffer.remaining());
                 buffer.put_slice(&left[..length]);
                 self.taken += length;
+                if self.taken == self.part.len() {
+                    SPARE.give_back(std::mem::take(&mut self.part));
+                    self.taken = 0;
+                }
                 return Poll::Ready(Ok(()));
             }
             if let Some(reading) = &mut self.reading {
                 let read = ready!(Pin::new(reading).poll(context)).map_err(io::Error::other)?;
                 self.reading = None;
-                match read {
-                    Ok(part) if part.is_empty() => return Poll::Ready(Ok(())),
-                    Ok(part) => {
-                        self.is_drained = part.len() < part.capacity();
-                        (self.part, self.taken) = (part, 0);
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        self.is_drained = true;
-                    }
-                    Err(error) => return Poll::Ready(Err(error)),
+                if self.is_end(read)? {
+                    return Poll::Ready(Ok(()));
                 }
                 continue;
             }
-            if self.is_drained {
-                self.part = Vec::new();
-                self.taken = 0;
-                let mut event = ready!(self.file.poll_read_ready(context))?;
-                if event.ready().is_read_closed() {
-                    // No process has the other end, so none has the lock.
-                    let length = read(self.file.get_ref().as_fd(), buffer.initialize_unfilled())?;
-                    buffer.advance(length);
-                    return Poll::Ready(Ok(()));
+            let mut turn = None;
+            if let NextRead::After(pause) = self.next {
+                turn = Turn::take(pause);
+                match turn {
+                    Some(_) => self.readable = None,
+                    None => self.next = NextRead::WhenReadable,
                 }
-                // Before the read: bytes that come later are an event of their own.
-                event.clear_ready();
             }
-            let file = self.file.get_ref().clone();
-            self.reading = Some(POOL.call(move || file.read_part()));
+            if self.next == NextRead::WhenReadable && ready!(self.poll_closed(context))? {
+                // No process has the other end, so none has the lock.
+                let length = read(&self.file, buffer.initialize_unfilled())?;
+                buffer.advance(length);
+                return Poll::Ready(Ok(()));
+            }
+            let file = self.file.clone();
+            self.reading = Some(POOL.call(move || {
+                turn.map(Turn::pause);
+                file.read_part()
+            }));
         }
+    }
+}
+
+impl OutputEnd {
+    /// Takes what a thread has read, and returns whether that was the end of the stream.
+    fn is_end(&mut self, read: io::Result<Vec<u8>>) -> io::Result<bool> {
+        match read {
+            Ok(part) if part.is_empty() => {
+                SPARE.give_back(part);
+                return Ok(true);
+            }
+            Ok(part) => {
+                let before = std::mem::replace(&mut self.read_at, Instant::now());
+                let is_drained = part.len() < PART && self.is_pipe;
+                self.next = if is_drained {
+                    NextRead::behind(part.len(), self.read_at.duration_since(before))
+                } else {
+                    NextRead::AtOnce
+                };
+                self.part = part;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.next = NextRead::behind(0, self.read_at.elapsed());
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(false)
+    }
+
+    /// Waits until there is something to read, and returns whether no process has the other end.
+    fn poll_closed(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        let readable = match self.readable.take() {
+            Some(readable) => readable,
+            None => self.file.register(Interest::READABLE)?,
+        };
+        let mut event = ready!(self.readable.insert(readable).poll_read_ready(context))?;
+        let is_closed = event.ready().is_read_closed();
+        if !is_closed {
+            // Before the read: bytes that come later are an event of their own.
+            event.clear_ready();
+        }
+        Poll::Ready(Ok(is_closed))
+    }
+}
+
+/// Turn of a thread that pauses before it reads, of which there are a few: many programs that write all the time are read
+/// as they write.
+struct Turn(Duration);
+
+static TURNS: AtomicUsize = AtomicUsize::new(4);
+
+impl Turn {
+    fn take(pause: Duration) -> Option<Turn> {
+        let less = |turns: usize| turns.checked_sub(1);
+        TURNS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).ok()?;
+        Some(Turn(pause))
+    }
+
+    fn pause(self) {
+        thread::sleep(self.0);
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        TURNS.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// The agent's end of a stream that a program reads.
 pub(crate) struct InputEnd {
-    file: AsyncFd<Arc<File>>,
+    file: Arc<File>,
+    writable: AsyncFd<Arc<File>>,
     writing: Option<oneshot::Receiver<io::Result<usize>>>,
     /// Whether the last write has found the pipe full.
     is_full: bool,
@@ -162,8 +276,9 @@ pub(crate) struct InputEnd {
 
 impl InputEnd {
     pub(crate) fn new(end: impl Into<OwnedFd>) -> io::Result<InputEnd> {
-        let file = File::open(end.into(), Interest::WRITABLE)?;
-        Ok(InputEnd { file, writing: None, is_full: false })
+        let file = Arc::new(File::open(end.into())?);
+        let writable = file.register(Interest::WRITABLE)?;
+        Ok(InputEnd { file, writable, writing: None, is_full: false })
     }
 }
 
@@ -188,7 +303,7 @@ impl AsyncWrite for InputEnd {
                     Err(error) => return Poll::Ready(Err(error)),
                 }
             }
-            match self.file.poll_write_ready(context) {
+            match self.writable.poll_write_ready(context) {
                 Poll::Ready(event) => {
                     let mut event = event?;
                     if event.ready().is_write_closed() {
@@ -200,7 +315,7 @@ impl AsyncWrite for InputEnd {
                 Poll::Pending if self.is_full => return Poll::Pending,
                 Poll::Pending => {}
             }
-            let (file, data) = (self.file.get_ref().clone(), data.to_vec());
+            let (file, data) = (self.file.clone(), data.to_vec());
             self.writing = Some(POOL.call(move || Ok(retry_on_intr(|| write(&file, &data))?)));
         }
     }
@@ -219,24 +334,30 @@ impl AsyncWrite for InputEnd {
 struct File(Option<OwnedFd>);
 
 impl File {
+    fn open(end: OwnedFd) -> io::Result<File> {
+        // The guardian relies on this too, if it inherits the end.
+        ioctl_fionbio(&end, true)?;
+        Ok(File(Some(end)))
+    }
+
     #[expect(
         deprecated,
         reason = "what replaces it is unsafe; this file stays open as long as it is registered"
     )]
-    fn open(end: OwnedFd, interest: Interest) -> io::Result<AsyncFd<Arc<File>>> {
-        // The guardian relies on this too, if it inherits the end.
-        ioctl_fionbio(&end, true)?;
-        AsyncFd::with_interest(Arc::new(File(Some(end))), interest)
+    fn register(self: &Arc<File>, interest: Interest) -> io::Result<AsyncFd<Arc<File>>> {
+        AsyncFd::with_interest(self.clone(), interest)
     }
 
-    /// Reads what there is, into a buffer that is larger unless that is more than [`PART`].
+    /// Reads what there is, [`PART`] at most.
     fn read_part(&self) -> io::Result<Vec<u8>> {
-        // Terminals need not tell what there is.
-        let length = ioctl_fionread(self).ok().and_then(|n| usize::try_from(n).ok());
-        let mut part =
-            Vec::with_capacity(length.unwrap_or(0).saturating_add(1).clamp(1 << 10, PART));
-        retry_on_intr(|| read(self, spare_capacity(&mut part)))?;
-        Ok(part)
+        let mut part = SPARE.take();
+        match retry_on_intr(|| read(self, spare_capacity(&mut part))) {
+            Ok(_) => Ok(part),
+            Err(error) => {
+                SPARE.give_back(part);
+                Err(error.into())
+            }
+        }
     }
 }
 
@@ -257,6 +378,32 @@ impl Drop for File {
         if let Some(end) = self.0.take() {
             drop(POOL.call(move || drop(end)));
         }
+    }
+}
+
+/// Buffers of parts that have been passed on, few of them. Streams that are silent have none.
+static SPARE: Spare = Spare(Mutex::new(Vec::new()));
+
+struct Spare(Mutex<Vec<Vec<u8>>>);
+
+impl Spare {
+    /// Number of buffers that are kept: more streams seldom have parts at the same moment.
+    const MOST: usize = 4;
+
+    fn take(&self) -> Vec<u8> {
+        self.buffers().pop().unwrap_or_else(|| Vec::with_capacity(PART))
+    }
+
+    fn give_back(&self, mut part: Vec<u8>) {
+        part.clear();
+        let mut buffers = self.buffers();
+        if buffers.len() < Spare::MOST {
+            buffers.push(part);
+        }
+    }
+
+    fn buffers(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -389,12 +536,10 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::AtomicBool;
     use std::sync::mpsc;
-    use std::thread;
     use tokio::io::AsyncWriteExt;
     use tokio::time::sleep;
 
@@ -493,6 +638,53 @@ mod tests {
         timeout(BOUND, end.read_to_end(&mut all)).await.unwrap().unwrap();
         writing.join().unwrap();
         assert!(all == data);
+    }
+
+    #[test]
+    fn a_flow_is_read_when_half_a_pipe_is_there_and_a_line_at_once() {
+        let (half, ms) = (PART / 2, Duration::from_millis);
+        let behind = NextRead::behind;
+        assert_eq!(
+            behind(half, Duration::from_micros(50)),
+            NextRead::After(Duration::from_micros(50))
+        );
+        assert_eq!(
+            behind(half / 4, Duration::from_micros(50)),
+            NextRead::After(Duration::from_micros(200))
+        );
+        assert_eq!(behind(80, ms(1)), NextRead::After(NextRead::MAX_PAUSE));
+        assert_eq!(behind(0, ms(1)), NextRead::After(NextRead::MAX_PAUSE));
+        assert_eq!(behind(PART - 1, Duration::ZERO), NextRead::After(Duration::ZERO));
+        for length in [0, 80, half] {
+            assert_eq!(behind(length, ms(2)), NextRead::WhenReadable);
+        }
+    }
+
+    #[tokio::test]
+    async fn streams_beyond_those_that_are_paced_are_read_as_well() {
+        let ends: Vec<_> = (0..10)
+            .map(|_| {
+                let (reader, mut writer) = io::pipe().unwrap();
+                let writing = thread::spawn(move || {
+                    for _ in 0..3_000 {
+                        writer.write_all(&[b'x'; 100]).unwrap();
+                    }
+                });
+                (writing, OutputEnd::new(reader).unwrap())
+            })
+            .collect();
+        let mut tasks = Vec::new();
+        for (writing, mut end) in ends {
+            tasks.push(tokio::spawn(async move {
+                let mut all = Vec::new();
+                end.read_to_end(&mut all).await.unwrap();
+                writing.join().unwrap();
+                all.len()
+            }));
+        }
+        for task in tasks {
+            assert_eq!(timeout(BOUND, task).await.unwrap().unwrap(), 300_000);
+        }
     }
 
     #[tokio::test]

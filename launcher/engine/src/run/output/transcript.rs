@@ -1,6 +1,7 @@
 //! Parts of the ranks' output that are kept: its beginning and its end for the record of the job, and the last lines of each
 //! rank, which the report of a failure quotes.
 
+use super::replay::count_lines;
 use super::{StreamId, stream_name};
 use rlaunch_bootstrap::id::Rank;
 use serde::{Deserialize, Serialize};
@@ -243,7 +244,7 @@ struct Tail {
 impl Tails {
     /// Counts the lines in output of any rank and stream, which move those before it out of sight.
     pub(crate) fn count(&mut self, data: &[u8]) {
-        self.printed += data.iter().filter(|byte| **byte == b'\n').count() as u64;
+        self.printed += count_lines(data) as u64;
     }
 
     /// Adds output of a rank that was counted.

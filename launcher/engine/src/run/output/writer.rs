@@ -261,7 +261,10 @@ impl WriterThread {
         }
         if !data.is_empty() {
             self.status.printed(source.0, data);
-            self.tails.count(data);
+            // Lines in a file move none at the terminal out of sight.
+            if source.1 == Stream::Stderr || !self.is_stdout_elsewhere {
+                self.tails.count(data);
+            }
             // The end of the stream, which has no data, is nothing that anybody sees.
             if source.1 == self.error_stream {
                 self.tails.add(source.0, data);
