@@ -4,17 +4,20 @@
 
 use crate::messages;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{Pid, gettid};
 use rustix::io::ioctl_fionread;
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 use std::{io, thread};
 
-/// Time after which a pipe that is still locked counts as held.
+/// Time after which a thread that still waits for a pipe is looked at.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// Number of such times after which a thread that got no processor is given up, and nothing is known.
+const LOOKS: u32 = 10;
 
 /// Says so if this process cannot end because another one holds its stdin or stdout. To be called at its end.
 pub fn say_who_holds_streams() {
@@ -50,9 +53,10 @@ fn first_held(pipes: Vec<File>) -> Option<usize> {
     if pipes.is_empty() {
         return None;
     }
-    let (count, (tell, told)) = (pipes.len(), channel());
+    let (count, (tell, told), (started, thread)) = (pipes.len(), channel(), channel());
     // The thread stays behind in the kernel at a pipe that is held. Without one nothing is known.
     let try_locks = move || {
+        drop(started.send(gettid()));
         for pipe in pipes {
             let _ = ioctl_fionread(&pipe);
             if tell.send(()).is_err() {
@@ -61,7 +65,27 @@ fn first_held(pipes: Vec<File>) -> Option<usize> {
         }
     };
     drop(thread::Builder::new().spawn(try_locks));
-    (0..count).find(|_| told.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout))
+    let thread = thread.recv_timeout(PATIENCE * LOOKS).ok()?;
+    (0..count).find(|_| is_not_told(&told, thread))
+}
+
+/// Waits for the next pipe, and returns whether the thread sleeps in the kernel instead. On a busy machine it may also be
+/// slow for want of a processor.
+fn is_not_told(told: &Receiver<()>, thread: Pid) -> bool {
+    for _ in 0..LOOKS {
+        match told.recv_timeout(PATIENCE) {
+            Err(RecvTimeoutError::Timeout) if is_asleep(thread) => return true,
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// Returns whether a thread of this process is in a sleep that no signal ends.
+fn is_asleep(thread: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('D'))
 }
 
 /// Returns names of other processes that have a pipe open, by what their links to it say.
@@ -102,9 +126,8 @@ mod tests {
         // The byte is in the pipe once the thread waits for more.
         far.write_all(b"y").unwrap();
         let fds = |pipe: &io::PipeReader| pipe_at(pipe).unwrap();
-        while first_held(vec![fds(&free), fds(&reader)]) != Some(1) {}
-        // A thread without a processor looks held for as long.
-        while first_held(vec![fds(&free)]).is_some() {}
+        assert_eq!(first_held(vec![fds(&free), fds(&reader)]), Some(1));
+        assert_eq!(first_held(vec![fds(&free)]), None);
         drop(far);
         assert_eq!(copying.join().unwrap().unwrap(), 1);
         // The other end is closed, but for children of other tests for a moment.
