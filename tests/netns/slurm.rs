@@ -339,8 +339,10 @@ fn a_lost_agent_is_reaped_by_another_step() {
         .filter(|process| process.host == "b" && process.args[0].ends_with("rlaunch-worker"));
     let agents: Vec<String> = agents.map(|process| process.pid.to_string()).collect();
     assert_eq!(agents.len(), 2);
-    // The second one may end with the first.
-    Command::new("kill").arg("-KILL").args(agents).status().unwrap();
+    // Slurm ends what is left of a task with TERM, which an agent that is stopped does not get any more.
+    for signal in ["-STOP", "-KILL"] {
+        assert!(Command::new("kill").arg(signal).args(&agents).status().unwrap().success());
+    }
     let ended = running.finish_first();
     ended.ended_with(206);
     cluster.assert_idle(&ended);

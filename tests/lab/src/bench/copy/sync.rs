@@ -105,8 +105,10 @@ impl Field<'_> {
         for host in &self.testbed.hosts[..HOSTS] {
             let copies = self.testbed.lab.home(host, Account::Root)?.join(".cache/rlaunch/sync");
             let operation = format!("list {}", copies.display());
-            for copy in fs::read_dir(&copies).map_err(LabError::io(operation))?.flatten() {
-                if read(&copy.path().join(TREE).join(name))? != wanted {
+            let entries = fs::read_dir(&copies).map_err(LabError::io(operation))?.flatten();
+            // Beside each copy is its seal.
+            for copy in entries.map(|entry| entry.path().join(TREE)).filter(|copy| copy.is_dir()) {
+                if read(&copy.join(name))? != wanted {
                     return Err(LabError::Unexpected(format!("{host} has an old {name}")));
                 }
             }
