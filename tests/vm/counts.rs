@@ -31,7 +31,7 @@ fn counts_of(
     amount: (usize, usize),
 ) -> Counts {
     let environment = [("COUNTS", COUNTED), ("LD_PRELOAD", COUNTER)];
-    pair.run(program, benchmark, (&[amount.0], amount.1), &environment).unwrap();
+    pair.run(program, benchmark, amount, &environment).unwrap();
     let read = format!("cat {COUNTED}");
     [pair.on_client(&read).unwrap(), pair.on_server(&read).unwrap()].map(|counted| {
         let words: Vec<&str> = counted.lines().next().unwrap_or_default().split(' ').collect();

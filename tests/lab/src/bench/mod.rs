@@ -9,7 +9,6 @@
 //! | `copy` | copies of files to hosts beside scp, rsync, socat and clush |
 //! | `images` | jobs in containers beside `docker run`; copies of images beside `docker save \| ssh docker load` |
 //! | `detach` | a job with `-d` beside one in front; verbs beside a thousand records |
-//! | `verbs`, `mesh` | RDMA on guests: beside perftest; cost of proving the mesh |
 //! | `inventory`, `monitor` | an agent reading a server's hardware; CPU time of the live page |
 //! | `table`, `series` | the harness: rows, rounds in turn, bars; values and their interval |
 //! | `contender`, `against` | what takes turns, and on which hosts; an earlier build |
@@ -27,7 +26,6 @@ mod failure;
 mod images;
 mod inventory;
 mod launch;
-pub mod mesh;
 mod monitor;
 mod mpi;
 mod output;
@@ -35,7 +33,6 @@ mod rendezvous;
 mod series;
 mod table;
 mod train;
-mod verbs;
 
 pub(crate) use series::Series;
 
@@ -87,21 +84,6 @@ pub enum Bench {
     },
     /// Measure the CPU time of `rlaunch monitor` at a terminal.
     Monitor(monitor::MonitorOptions),
-    /// Time RDMA writes and messages between two guests, by perftest, rlaunch and perftest in turn.
-    Verbs {
-        /// Number of rounds; each takes 3 minutes if the guests are emulated.
-        #[arg(long, default_value_t = 3)]
-        rounds: usize,
-        /// Measure only rows whose names contain this, such as "message" or "write latency".
-        #[arg(long)]
-        row: Option<String>,
-    },
-    /// Start `hostname` on three guests with and without the RDMA mesh, in turn.
-    Mesh {
-        /// Number of timed rounds, after one warm-up round.
-        #[arg(long, default_value_t = 15)]
-        rounds: usize,
-    },
     /// Print lines on every host by rlaunch, Hydra and Open MPI in turn, with and without tags, and by
     /// rlaunch to a slow reader and to a terminal.
     Output(output::OutputOptions),
@@ -132,8 +114,6 @@ pub fn run(bench: &Bench) -> Result<bool, LabError> {
         Bench::Comm(options) => comm::run(options),
         Bench::Train { rounds, steps } => train::run(*rounds, *steps),
         Bench::Inventory { rounds } => inventory::run(*rounds),
-        Bench::Verbs { rounds, row } => verbs::run(*rounds, row.as_deref().unwrap_or_default()),
-        Bench::Mesh { rounds } => mesh::run(*rounds),
         Bench::Monitor(options) => monitor::run(options),
         Bench::Output(options) => output::run(options),
         Bench::Copy(options) => copy::run(options),

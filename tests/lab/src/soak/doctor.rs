@@ -8,13 +8,16 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::LabError;
-use crate::bench::mesh::{RLAUNCH, with_guests};
 use crate::command::wait_until;
-use crate::dist::Profile;
-use crate::vm::VmLab;
+use crate::dist::{self, Profile};
+use crate::setup::{self, PackageSet};
+use crate::vm::{self, Topology, VmLab, VmOptions};
 use faults::{FAULTS, FUNCTIONS, Fault};
 
+const LAB: &str = "doctor";
 const GUESTS: [&str; 3] = ["n1", "n2", "n3"];
+/// Path of rlaunch on guests.
+const RLAUNCH: &str = "/share/rlaunch";
 /// Interfaces of a guest that a cable connects with another guest.
 const INTERFACES: [&str; 2] = ["eth1", "eth2"];
 /// Time limit of a diagnosis; emulated computers are slow.
@@ -33,8 +36,14 @@ struct Placed {
 
 /// Makes `count` faults, which `seed` chooses, and prints a line for each; returns whether each was found.
 pub(super) fn run(count: usize, seed: u64) -> Result<bool, LabError> {
+    setup::install(PackageSet::Verbs)?;
+    dist::build(Profile::Lab)?;
+    vm::build()?;
+    println!("starting {} guests", GUESTS.len());
+    let share = Some(dist::directory(Profile::Lab)?);
+    let guests = VmOptions { share, ..VmOptions::new(LAB, GUESTS.len(), Topology::Triangle) };
     let mut missed = 0;
-    with_guests(Profile::Lab, |lab| {
+    VmLab::with_fresh(&guests, |lab| {
         await_health(lab)?;
         for (number, placed) in choose(count, seed).iter().enumerate() {
             let started = Instant::now();

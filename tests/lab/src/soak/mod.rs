@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use clap::Subcommand;
 use clap::builder::PossibleValuesParser;
 
+use crate::bench::Series;
 use crate::bench::contender::clear;
-use crate::bench::{Series, mesh};
 use crate::command::background::Background;
 use crate::command::last_lines;
 use crate::dist::{self, Profile};
@@ -44,13 +44,6 @@ const PROGRESS_EVERY: usize = 100;
 pub enum Soak {
     /// Launch jobs of two ranks on every host; fails if one hangs, fails or leaves anything behind.
     Launch(SoakOptions),
-    /// Prove the RDMA mesh of three guests repeatedly; fails if a job hangs, fails or leaves a queue
-    /// pair.
-    Mesh {
-        /// Number of jobs, one after the other.
-        #[arg(long, default_value_t = 100)]
-        launches: usize,
-    },
     /// Put random faults into three guests, one at a time; fails if rlaunch doctor does not show a
     /// fault first, or finds something as severe beside it.
     Doctor {
@@ -132,7 +125,6 @@ pub enum Soak {
 pub fn run(soak: &Soak) -> Result<bool, LabError> {
     match soak {
         Soak::Launch(options) => launch(options, &dist::build(Profile::Lab)?),
-        Soak::Mesh { launches } => mesh::soak(*launches),
         Soak::Doctor { faults, seed } => doctor::run(*faults, *seed),
         Soak::Comm { seconds } => comm::run(*seconds),
         Soak::Mpi { suite: true, library, .. } => {

@@ -7,8 +7,6 @@ const SERVER: &str = "n1";
 const CLIENT: &str = "n2";
 /// First TCP port on which perftest's ends connect; each measurement uses the next one.
 const FIRST_PORT: u16 = 18515;
-/// Number of messages of a stream that count as one repetition.
-const STREAM: usize = 8;
 /// Options of a job on two guests, whose processors are slow.
 const JOB: &str = "--hca rxe0 --transport rdma --mesh off --node-timeout 20";
 
@@ -19,8 +17,6 @@ pub enum Program {
     Perftest,
     /// `rlaunch bench write` and its like.
     Rlaunch,
-    /// Two ranks with a communicator.
-    Ranks,
 }
 
 /// Operation that is measured.
@@ -62,7 +58,7 @@ pub struct Pair<'a> {
 }
 
 impl RdmaOperation {
-    pub(crate) fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             RdmaOperation::Write => "write",
             RdmaOperation::Read => "read",
@@ -86,34 +82,18 @@ fn perftest(benchmark: Benchmark, (size, iterations): (usize, usize), port: u16)
     format!("ib_{operation}_{quantity} -d rxe0 -x 1 -F -s {size} -n {iterations} -p {port}")
 }
 
-/// Returns the command line of two ranks, as n1 sees it. For latencies each of `iterations`
-/// messages is timed by itself, for bandwidths they are sent in a stream.
-fn ranks(quantity: Quantity, (size, iterations): (usize, usize)) -> String {
-    let job =
-        format!("/share/rlaunch -H n1,n2 -np 2 {JOB} --no-watch --preload /share/measure measure");
-    match quantity {
-        Quantity::Bandwidth => {
-            format!("{job} 0 1 bandwidth/{size}/{}", iterations.div_ceil(STREAM))
-        }
-        Quantity::Latency => format!("{job} 0 {iterations} latency/{size}/1"),
-    }
-}
-
 /// Returns the command line of `rlaunch bench`, as n1 sees it, with n2 as the sender. perftest sends
 /// no inline data on devices that it does not know, and it does not know soft RoCE.
 fn bench(
     benchmark: Benchmark,
-    sizes: &[usize],
-    iterations: usize,
+    (size, iterations): (usize, usize),
     environment: &[(&str, &str)],
 ) -> String {
     let (operation, quantity) = (benchmark.operation.name(), benchmark.quantity.name());
-    let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
-    let sizes = sizes.join(",");
     let variables = environment.iter().map(|(name, value)| format!(" -x {name}={value}"));
     let variables: String = variables.collect();
     format!(
-        "/share/rlaunch bench {operation} {quantity} -H n2,n1 {JOB}{variables} --sizes {sizes} \
+        "/share/rlaunch bench {operation} {quantity} -H n2,n1 {JOB}{variables} --sizes {size} \
          --iterations {iterations} --inline 0 --perftest"
     )
 }
@@ -133,23 +113,19 @@ impl Pair<'_> {
         self.shell(SERVER, &line).map(drop)
     }
 
-    /// Runs both ends of a benchmark for each of some sizes, with these variables set. Returns what
-    /// the client printed.
+    /// Runs both ends of a benchmark with messages of this size, so many times, and with these
+    /// variables set. Returns what the client printed.
     pub fn run(
         &mut self,
         program: Program,
         benchmark: Benchmark,
-        (sizes, iterations): (&[usize], usize),
+        amount: (usize, usize),
         environment: &[(&str, &str)],
     ) -> Result<String, LabError> {
-        if program == Program::Rlaunch {
-            return self.shell(SERVER, &bench(benchmark, sizes, iterations, environment));
+        match program {
+            Program::Perftest => self.perftest(benchmark, amount, environment),
+            Program::Rlaunch => self.shell(SERVER, &bench(benchmark, amount, environment)),
         }
-        let each = sizes.iter().map(|size| match program {
-            Program::Perftest => self.perftest(benchmark, (*size, iterations), environment),
-            _ => self.shell(SERVER, &ranks(benchmark.quantity, (*size, iterations))),
-        });
-        Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
     }
 
     fn perftest(
