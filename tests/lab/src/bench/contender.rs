@@ -233,22 +233,6 @@ pub(super) fn peak_memory(pid: u32, name: Option<&str>) -> Option<f64> {
     Some(kib.trim().parse::<f64>().ok()? / 1024.0)
 }
 
-/// Kills everything that runs in the lab, and removes the temporary files of all hosts.
-pub(crate) fn clear(lab: &Lab) -> Result<(), LabError> {
-    lab.clear()?;
-    for host in lab.hosts() {
-        for directory in ["/tmp", "/dev/shm"].map(Path::new) {
-            let Ok(outside) = lab.path(&host, directory) else { continue };
-            for path in fs::read_dir(outside).into_iter().flatten().flatten().map(|of| of.path()) {
-                let removed =
-                    if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-                removed.map_err(LabError::io(format!("remove {}", path.display())))?;
-            }
-        }
-    }
-    Ok(())
-}
-
 /// Temporary directory of this machine, removed when dropped.
 pub(super) struct Scratch(pub(super) PathBuf);
 

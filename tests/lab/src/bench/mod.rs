@@ -18,7 +18,7 @@ use crate::LabError;
 
 mod against;
 mod comm;
-pub(crate) mod contender;
+mod contender;
 mod copy;
 mod images;
 mod launch;

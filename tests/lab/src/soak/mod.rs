@@ -13,20 +13,18 @@ mod options;
 mod stacks;
 mod teardown;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Subcommand;
-use clap::builder::PossibleValuesParser;
 
 use crate::bench::Series;
-use crate::bench::contender::clear;
 use crate::command::background::Background;
 use crate::command::last_lines;
 use crate::dist::{self, Profile};
-use crate::setup::mpi::NAMES;
 use crate::{Lab, LabError};
 
 pub use hostile::{build as hostile, is_running as hostile_runs};
@@ -62,19 +60,11 @@ pub enum Soak {
         seconds: u64,
     },
     /// Launch programs of six MPI libraries that check their results, on 1, 2, 4 and 16 hosts; fails
-    /// if one hangs, fails or leaves anything behind. With --suite, compare rlaunch with the libraries'
-    /// own launchers instead.
+    /// if one hangs, fails or leaves anything behind.
     Mpi {
         /// Maximum duration in seconds; if it is too short, some shapes get fewer launches.
         #[arg(long, default_value_t = 1200, value_parser = clap::value_parser!(u64).range(1..))]
         seconds: u64,
-        /// Run mpi4py's own tests on four ranks of two hosts, under rlaunch and under the launcher of each
-        /// library; fails if a test ends in another way under rlaunch, apart from known differences.
-        #[arg(long, conflicts_with = "seconds")]
-        suite: bool,
-        /// Run the suite with this library only; can be repeated.
-        #[arg(long, requires = "suite", value_parser = PossibleValuesParser::new(NAMES))]
-        library: Vec<String>,
     },
     /// Push changing trees to three hosts, three pushes at once, each in a random trouble at a random moment: a host that
     /// is cut off, crashes, is killed or has no space, or a signal to rlaunch. Fails if a file is neither the old nor the
@@ -127,10 +117,7 @@ pub fn run(soak: &Soak) -> Result<bool, LabError> {
         Soak::Launch(options) => launch(options, &dist::build(Profile::Lab)?),
         Soak::Doctor { faults, seed } => doctor::run(*faults, *seed),
         Soak::Comm { seconds } => comm::run(*seconds),
-        Soak::Mpi { suite: true, library, .. } => {
-            mpi::suite::run(library, &dist::build(Profile::Lab)?)
-        }
-        Soak::Mpi { seconds, .. } => mpi::run(*seconds, &dist::build(Profile::Lab)?),
+        Soak::Mpi { seconds } => mpi::run(*seconds, &dist::build(Profile::Lab)?),
         Soak::Copy { copies, seed } => {
             let seed = seed.unwrap_or_else(|| fastrand::u64(..));
             copy::run(*copies, seed, &dist::build(Profile::Lab)?)
@@ -257,6 +244,22 @@ impl Launches {
     }
 }
 
+/// Kills everything that runs in the lab, and removes the temporary files of all hosts.
+fn clear(lab: &Lab) -> Result<(), LabError> {
+    lab.clear()?;
+    for host in lab.hosts() {
+        for directory in ["/tmp", "/dev/shm"].map(Path::new) {
+            let Ok(outside) = lab.path(&host, directory) else { continue };
+            for path in fs::read_dir(outside).into_iter().flatten().flatten().map(|of| of.path()) {
+                let removed =
+                    if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+                removed.map_err(LabError::io(format!("remove {}", path.display())))?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Runs one job; returns its duration. Fails if it is not over after `bound`, or fails, or prints
 /// what is not right, or leaves anything on a host.
 fn job(
@@ -298,7 +301,7 @@ fn left_on(lab: &Lab, host: &str) -> Result<Vec<String>, LabError> {
         }
     }
     for directory in ["/tmp", "/dev/shm", "/sys/fs/cgroup"] {
-        let entries = std::fs::read_dir(lab.path(host, Path::new(directory))?);
+        let entries = fs::read_dir(lab.path(host, Path::new(directory))?);
         let names = entries.into_iter().flatten().flatten();
         let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
         // The kernel's own files are in the directory of cgroups, too, and our program in /tmp.
