@@ -3,10 +3,12 @@
 
 use crate::support::{Field, PATIENT};
 use rlaunch_lab::command;
-use rlaunch_lab::vm::pair::{Benchmark, Pair, Program, Quantity, RdmaOperation};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+mod pair;
+use pair::{Benchmark, Pair, Program, Quantity, RdmaOperation};
 
 const SOURCE: &str = include_str!("counts.c");
 // Paths in the guests: the library that counts, and the file to which it writes its counts.

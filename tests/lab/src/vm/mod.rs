@@ -9,7 +9,6 @@
 //! | `guest`, `accelerator` | one QEMU process; KVM or emulation |
 //! | `monitor`, `faults` | commands to a running QEMU; cutting and disturbing links |
 //! | `state` | paths and record of a lab |
-//! | `pair` | both ends of a measurement between two guests |
 
 mod accelerator;
 mod faults;
@@ -17,7 +16,6 @@ mod guest;
 mod image;
 mod monitor;
 mod network;
-pub mod pair;
 mod recipe;
 mod state;
 mod topology;

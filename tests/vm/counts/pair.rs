@@ -1,7 +1,7 @@
 //! Measurements between two guests: n1 runs the server, n2 the client.
 
-use super::VmLab;
-use crate::LabError;
+use rlaunch_lab::LabError;
+use rlaunch_lab::vm::VmLab;
 
 const SERVER: &str = "n1";
 const CLIENT: &str = "n2";
@@ -12,7 +12,7 @@ const JOB: &str = "--hca rxe0 --transport rdma --mesh off --node-timeout 20";
 
 /// Program that measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Program {
+pub(super) enum Program {
     /// `ib_write_bw` and its like.
     Perftest,
     /// `rlaunch bench write` and its like.
@@ -21,7 +21,7 @@ pub enum Program {
 
 /// Operation that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RdmaOperation {
+pub(super) enum RdmaOperation {
     /// RDMA writes.
     Write,
     /// RDMA reads.
@@ -32,7 +32,7 @@ pub enum RdmaOperation {
 
 /// Quantity that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Quantity {
+pub(super) enum Quantity {
     /// Bandwidth in one direction, with as many messages in flight as the queue holds.
     Bandwidth,
     /// Latency of single messages.
@@ -41,16 +41,16 @@ pub enum Quantity {
 
 /// Measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Benchmark {
+pub(super) struct Benchmark {
     /// Operation that is measured.
-    pub operation: RdmaOperation,
+    pub(super) operation: RdmaOperation,
     /// Quantity that is measured.
-    pub quantity: Quantity,
+    pub(super) quantity: Quantity,
 }
 
 /// The two guests.
 #[derive(Debug)]
-pub struct Pair<'a> {
+pub(super) struct Pair<'a> {
     lab: &'a VmLab,
     /// Address of the server in the fabric.
     address: String,
@@ -100,7 +100,7 @@ fn bench(
 
 impl Pair<'_> {
     /// Prepares the first two guests of a lab.
-    pub fn new(lab: &VmLab) -> Result<Pair<'_>, LabError> {
+    pub(super) fn new(lab: &VmLab) -> Result<Pair<'_>, LabError> {
         let server = lab.status().into_iter().find(|guest| guest.name == SERVER);
         let address = server.and_then(|guest| guest.addresses.get(1).cloned());
         let missing = || LabError::Unexpected(format!("{SERVER} has no fabric interface"));
@@ -108,14 +108,14 @@ impl Pair<'_> {
     }
 
     /// Copies a program from the server to the client.
-    pub fn copy(&self, path: &str) -> Result<(), LabError> {
+    pub(super) fn copy(&self, path: &str) -> Result<(), LabError> {
         let line = format!("ssh {CLIENT} 'cat > {path} && chmod +x {path}' < {path}");
         self.shell(SERVER, &line).map(drop)
     }
 
     /// Runs both ends of a benchmark with messages of this size, so many times, and with these
     /// variables set. Returns what the client printed.
-    pub fn run(
+    pub(super) fn run(
         &mut self,
         program: Program,
         benchmark: Benchmark,
@@ -156,12 +156,12 @@ impl Pair<'_> {
     }
 
     /// Runs a shell command line on the server and returns its stdout.
-    pub fn on_server(&self, line: &str) -> Result<String, LabError> {
+    pub(super) fn on_server(&self, line: &str) -> Result<String, LabError> {
         self.shell(SERVER, line)
     }
 
     /// Runs a shell command line on the client and returns its stdout.
-    pub fn on_client(&self, line: &str) -> Result<String, LabError> {
+    pub(super) fn on_client(&self, line: &str) -> Result<String, LabError> {
         self.shell(CLIENT, line)
     }
 
