@@ -92,15 +92,6 @@ impl Row {
         }
     }
 
-    /// Tells whether there is a bar for the ratio to a contender of this name.
-    fn has_bar_to(&self, name: &str) -> bool {
-        let names_it = |bar: &Bar| match bar {
-            Bar::RatioAtMost(of, _) | Bar::RatioAtLeast(of, _) => *of == name,
-            _ => false,
-        };
-        self.bars.iter().any(names_it)
-    }
-
     fn verdict(&self, bar: Bar, ratio: Option<Ratio>) -> Verdict {
         let own = self.values.first().filter(|own| own.missed() == 0);
         let met = match bar {
@@ -189,8 +180,6 @@ impl Turn {
 pub(super) struct Table {
     names: Vec<String>,
     pub(super) rows: Vec<Row>,
-    /// Names of contenders that this machine lacks. A bar that names one is missed.
-    lacking: Vec<&'static str>,
 }
 
 impl Table {
@@ -202,12 +191,7 @@ impl Table {
         let names: Vec<String> = names.into_iter().map(Into::into).collect();
         let mut rows: Vec<Row> = rows.into_iter().collect();
         rows.iter_mut().for_each(|row| row.values.resize(names.len(), Series::default()));
-        Table { names, rows, lacking: Vec::new() }
-    }
-
-    /// Also says of each row which contenders this machine lacks.
-    pub(super) fn lacking(self, names: impl IntoIterator<Item = &'static str>) -> Table {
-        Table { lacking: names.into_iter().collect(), ..self }
+        Table { names, rows }
     }
 
     /// Calls `act` for each turn and adds the values that it returns, in the order of the rows. Rows
@@ -239,19 +223,14 @@ impl Table {
 
     /// Prints medians, ratios and bars; returns whether every bar is met.
     pub(super) fn print(&self, title: &str) -> bool {
-        let met = self.print_bars(title);
+        self.print_medians(title);
+        println!("ratios of {}, 90 % interval", self.names.first().map_or("", String::as_str));
+        let met: Vec<bool> = self.measured().flat_map(|row| self.print_row(row)).collect();
         if !met.is_empty() {
             let count = met.iter().filter(|met| **met).count();
             println!("bars that are met: {count} of {}", met.len());
         }
         met.into_iter().all(|met| met)
-    }
-
-    /// Prints medians, ratios and bars; returns for each bar whether it is met.
-    fn print_bars(&self, title: &str) -> Vec<bool> {
-        self.print_medians(title);
-        println!("ratios of {}, 90 % interval", self.names.first().map_or("", String::as_str));
-        self.measured().flat_map(|row| self.print_row(row)).collect()
     }
 
     pub(super) fn print_medians(&self, title: &str) {
@@ -305,13 +284,6 @@ impl Table {
         for bar in row.bars.iter().filter(|bar| matches!(bar, Bar::Median(_) | Bar::Most(_))) {
             print!("{:<38} {:<7} ", row.name, row.unit);
             judge(*bar, None);
-        }
-        for name in &self.lacking {
-            let is_missed = row.has_bar_to(name);
-            let word = if is_missed { ": MISSED" } else { "" };
-            print!("{:<38} to {name:<14} {:>7}  {:<14} ", row.name, "–", "–");
-            println!("(not on this machine{word})");
-            met.extend(is_missed.then_some(false));
         }
         met
     }
@@ -402,15 +374,5 @@ mod tests {
         assert!(!verdict(Bar::RatioAtMost("a", 0.25), &values).met);
         assert!(verdict(Bar::RatioAtLeast("a", 0.5), &values).met);
         assert!(!verdict(Bar::RatioAtLeast("b", 0.5), &values).met);
-    }
-
-    #[test]
-    fn a_bar_whose_peer_this_machine_lacks_is_missed() {
-        let met = |lacking: &'static str| {
-            let values: [Series; 1] = [[1.0].into_iter().collect()];
-            let row = Row::new("wall", "s", &[Bar::RatioAtMost("a", 9.0)]).with_values(values);
-            Table::new(["rlaunch"], [row]).lacking([lacking]).print_bars("")
-        };
-        assert_eq!((met("a"), met("b")), (vec![false], vec![]));
     }
 }
