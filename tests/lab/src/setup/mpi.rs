@@ -6,7 +6,6 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{self, Command};
 
-use crate::command::background::Background;
 use crate::command::run;
 use crate::setup::recipe_name;
 use crate::setup::venv::{Base, Venv};
@@ -162,11 +161,6 @@ fn compiled(compiler: &str) -> Result<PathBuf, LabError> {
 /// Builds the virtual environments that do not exist.
 pub(crate) fn build() -> Result<(), LabError> {
     LIBRARIES.iter().try_for_each(|library| library.build().map(drop))
-}
-
-/// Starts building the virtual environments in the background; [`build`] then waits for them.
-pub(crate) fn build_beside() -> Vec<Background> {
-    LIBRARIES.iter().filter_map(Venv::build_beside).collect()
 }
 
 #[cfg(test)]
