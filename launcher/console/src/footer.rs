@@ -1,7 +1,7 @@
 //! Rows at the bottom of the terminal, such as progress bars, below everything that scrolls. Whoever prints there
 //! erases them first.
 
-use rlaunch_text::escape;
+use rlaunch_text::printable::escape_end;
 use rustix::termios::tcgetwinsize;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -129,12 +129,12 @@ fn size() -> Size {
 
 /// Characters of a row, and whether each takes a column. Those of escape sequences take none.
 fn columns(row: &str) -> impl Iterator<Item = (char, bool)> {
-    let mut escape_end = 0;
+    let mut shown_from = 0;
     row.char_indices().map(move |(at, c)| {
-        if c == '\x1b' && at >= escape_end {
-            escape_end = escape::end(row.as_bytes(), at);
+        if c == '\x1b' && at >= shown_from {
+            shown_from = escape_end(row.as_bytes(), at);
         }
-        (c, at >= escape_end)
+        (c, at >= shown_from)
     })
 }
 

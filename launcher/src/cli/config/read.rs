@@ -1,7 +1,7 @@
 //! Opening and reading of configuration files, whoever owns them.
 
 use nix::fcntl::OFlag;
-use rlaunch_text::encoding;
+use rlaunch_text::text;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -23,5 +23,5 @@ pub(super) fn read_text(file: File) -> io::Result<String> {
     if length as u64 > MAX_FILE {
         return Err(io::Error::other(format!("longer than {} MiB", MAX_FILE >> 20)));
     }
-    encoding::utf8(bytes)
+    text::utf8(bytes)
 }
