@@ -19,7 +19,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 
 use crate::bench::Series;
 use crate::command::background::Background;
@@ -73,9 +73,8 @@ pub enum Soak {
         /// Number of pushes.
         #[arg(long, default_value_t = 200)]
         copies: usize,
-        /// Seed that chooses troubles, moments and trees; by default a random one, which is printed.
-        #[arg(long)]
-        seed: Option<u64>,
+        #[command(flatten)]
+        seed: Seed,
     },
     /// Run jobs with -d, four at once, each in a random trouble at a random moment: stopped, by signals to its
     /// launcher or to the rlaunch that waits for its start, or on a host that is cut off. Fails if one has
@@ -84,9 +83,8 @@ pub enum Soak {
         /// Number of jobs.
         #[arg(long, default_value_t = 300)]
         jobs: usize,
-        /// Seed that chooses troubles and moments; by default a random one, which is printed.
-        #[arg(long)]
-        seed: Option<u64>,
+        #[command(flatten)]
+        seed: Seed,
     },
     /// Run command lines of torch, Lightning, accelerate, DeepSpeed, JAX, TensorFlow, Ray, Dask, vLLM and SGLang as their
     /// pages have them (the last two with stand-ins) on three hosts, also where a host's own name resolves to 127.0.1.1,
@@ -105,36 +103,41 @@ pub enum Soak {
         /// Number of jobs.
         #[arg(long, default_value_t = 500)]
         jobs: usize,
-        /// Seed that chooses helpers, ways and moments; by default a random one, which is printed.
-        #[arg(long)]
-        seed: Option<u64>,
+        #[command(flatten)]
+        seed: Seed,
     },
+}
+
+/// What a soak draws at random.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Seed {
+    /// Seed that chooses all that is random; by default a random one, which is printed.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+impl Seed {
+    fn get(self) -> u64 {
+        self.seed.unwrap_or_else(|| fastrand::u64(..))
+    }
 }
 
 /// Runs a soak; returns whether it found nothing wrong.
 pub fn run(soak: &Soak) -> Result<bool, LabError> {
+    let rlaunch = || dist::build(Profile::Lab);
     match soak {
-        Soak::Launch(options) => launch(options, &dist::build(Profile::Lab)?),
+        Soak::Launch(options) => launch(options, &rlaunch()?),
         Soak::Doctor { faults, seed } => doctor::run(*faults, *seed),
         Soak::Comm { seconds } => comm::run(*seconds),
-        Soak::Mpi { seconds } => mpi::run(*seconds, &dist::build(Profile::Lab)?),
-        Soak::Copy { copies, seed } => {
-            let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-            copy::run(*copies, seed, &dist::build(Profile::Lab)?)
-        }
-        Soak::Frameworks(options) => frameworks::soak(options, &dist::build(Profile::Lab)?),
-        Soak::Detach { jobs, seed } => {
-            let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-            detach::run(*jobs, seed, &dist::build(Profile::Lab)?)
-        }
+        Soak::Mpi { seconds } => mpi::run(*seconds, &rlaunch()?),
+        Soak::Copy { copies, seed } => copy::run(*copies, seed.get(), &rlaunch()?),
+        Soak::Frameworks(options) => frameworks::soak(options, &rlaunch()?),
+        Soak::Detach { jobs, seed } => detach::run(*jobs, seed.get(), &rlaunch()?),
         Soak::Options(options) => match &options.rlaunch {
             Some(rlaunch) => options::run(options, rlaunch),
-            None => options::run(options, &dist::build(Profile::Lab)?),
+            None => options::run(options, &rlaunch()?),
         },
-        Soak::Teardown { jobs, seed } => {
-            let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-            teardown::run(*jobs, seed, &dist::build(Profile::Lab)?)
-        }
+        Soak::Teardown { jobs, seed } => teardown::run(*jobs, seed.get(), &rlaunch()?),
     }
 }
 
@@ -144,51 +147,55 @@ fn install(lab: &Lab, rlaunch: &Path) -> Result<PathBuf, LabError> {
     Ok(lab.install(rlaunch.parent().unwrap_or(rlaunch))?.join("rlaunch"))
 }
 
-/// Jobs with numbers, which hosts run at once.
+/// Jobs with numbers, in lanes that run at once.
 struct Tally {
     jobs: usize,
     seed: u64,
+    lanes: usize,
     began: Instant,
-    next: AtomicUsize,
+    ran: AtomicUsize,
     failed: AtomicUsize,
 }
 
 impl Tally {
-    fn new(jobs: usize, seed: u64) -> Tally {
+    fn new(jobs: usize, seed: u64, lanes: usize) -> Tally {
         println!("{jobs} jobs with seed {seed}");
-        let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Tally { jobs, seed, began: Instant::now(), next, failed }
+        let (ran, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Tally { jobs, seed, lanes, began: Instant::now(), ran, failed }
     }
 
-    /// Runs jobs that no other host has taken until all are taken or too many have failed. `run` returns what has failed,
-    /// which is printed.
-    fn run_each(
+    /// Runs the jobs of a lane until too many of all have failed. Which lane runs a job does not depend on how fast others
+    /// are, so a seed repeats all. `run` returns what has failed, which is printed.
+    fn run_lane(
         &self,
+        lane: usize,
         mut run: impl FnMut(usize) -> Result<Option<String>, LabError>,
     ) -> Result<(), LabError> {
-        loop {
-            let number = self.next.fetch_add(1, Ordering::Relaxed);
-            if number >= self.jobs || self.failed() >= MAX_FAILURES {
-                return Ok(());
+        for number in (lane..self.jobs).step_by(self.lanes) {
+            if self.failed.load(Ordering::Relaxed) >= MAX_FAILURES {
+                break;
             }
             if let Some(failure) = run(number)? {
                 println!("job {number} of seed {}, {failure}", self.seed);
                 self.failed.fetch_add(1, Ordering::Relaxed);
             }
-            let begun = number + 1;
-            if begun.is_multiple_of(PROGRESS_EVERY) {
-                println!(
-                    "{begun} of {}: {} failed, {} s",
-                    self.jobs,
-                    self.failed(),
-                    self.seconds()
-                );
+            let ran = self.ran.fetch_add(1, Ordering::Relaxed) + 1;
+            if ran.is_multiple_of(PROGRESS_EVERY) {
+                let failed = self.failed.load(Ordering::Relaxed);
+                println!("{ran} of {}: {failed} failed, {} s", self.jobs, self.seconds());
             }
         }
+        Ok(())
     }
 
-    fn failed(&self) -> usize {
-        self.failed.load(Ordering::Relaxed)
+    /// Says what came of the jobs; returns whether none has failed.
+    fn conclude(&self, what: &str) -> bool {
+        let [ran, failed] = [&self.ran, &self.failed].map(|count| count.load(Ordering::Relaxed));
+        if failed >= MAX_FAILURES {
+            println!("giving up after {MAX_FAILURES} failures");
+        }
+        println!("{ran} {what}, seed {}, in {} s: {failed} failed", self.seed, self.seconds());
+        failed == 0
     }
 
     fn seconds(&self) -> u64 {

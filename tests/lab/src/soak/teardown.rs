@@ -18,7 +18,7 @@ use fastrand::Rng;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{IDLE, MAX_FAILURES, Tally, hostile, hostile_runs, install};
+use super::{IDLE, Tally, hostile, hostile_runs, install};
 use crate::bench::Series;
 use crate::command::background::Background;
 use crate::command::{at_once, last_lines, run as run_program, wait_until};
@@ -65,12 +65,12 @@ fn soak(lab: &Lab, rlaunch: &Path, jobs: usize, seed: u64) -> Result<bool, LabEr
     let program = fs::read(&program).map_err(LabError::io("read the hostile rank"))?;
     fs::write(rlaunch.with_file_name(PROXY), include_str!("teardown/connection.py"))
         .map_err(LabError::io("write a ProxyCommand"))?;
-    let tally = Tally::new(jobs, seed);
-    let on_host = |host: &str| -> Result<Vec<(String, f64)>, LabError> {
+    let tally = Tally::new(jobs, seed, CONCURRENT);
+    let on_host = |lane: usize, host: &str| -> Result<Vec<(String, f64)>, LabError> {
         lab.write_file(host, Path::new(PROGRAM), &program, 0o755)?;
         warm(lab, &rlaunch, host)?;
         let mut times = Vec::new();
-        tally.run_each(|number| {
+        tally.run_lane(lane, |number| {
             let job = Job::draw(seed, number, host);
             match job.run(lab, &rlaunch) {
                 Ok(took) => times.push((job.cause.kind(), took.as_secs_f64())),
@@ -84,23 +84,17 @@ fn soak(lab: &Lab, rlaunch: &Path, jobs: usize, seed: u64) -> Result<bool, LabEr
         Ok(times)
     };
     let mut times: BTreeMap<String, Series> = BTreeMap::new();
-    for (kind, took) in at_once(lab.hosts(), |host| on_host(&host))?.into_iter().flatten() {
+    let hosts = lab.hosts();
+    let all = at_once(hosts.iter().enumerate(), |(lane, host)| on_host(lane, host))?;
+    for (kind, took) in all.into_iter().flatten() {
         times.entry(kind).or_default().push(took);
     }
-    let failed = tally.failed();
-    if failed >= MAX_FAILURES {
-        println!("giving up after {MAX_FAILURES} failures");
-    }
-    let ran: usize = times.values().map(Series::count).sum::<usize>() + failed;
-    println!(
-        "{ran} jobs with hostile helpers, {CONCURRENT} at once, seed {seed}, in {} s: {failed} failed; seconds \
-         from the cause to the last trace, median (min–max):",
-        tally.seconds()
-    );
+    let is_clean = tally.conclude("jobs with hostile helpers");
+    println!("seconds from the cause to the last trace, median (min–max):");
     for (kind, series) in times {
         println!("  {kind}: {} of {}", series.summary(), series.count());
     }
-    Ok(failed == 0)
+    Ok(is_clean)
 }
 
 /// Sends the agent to a host, so that no job has to.
