@@ -6,7 +6,6 @@ mod copy;
 mod detach;
 mod doctor;
 mod frameworks;
-mod hostile;
 mod launch;
 mod mpi;
 mod options;
@@ -27,8 +26,8 @@ use crate::command::last_lines;
 use crate::dist::{self, Profile};
 use crate::{Lab, LabError};
 
-pub use hostile::{build as hostile, is_running as hostile_runs};
 pub use launch::{SoakOptions, run as launch};
+pub use teardown::{hostile, hostile_runs};
 
 /// Time limit for an sshd to end after its client has.
 const IDLE: Duration = Duration::from_secs(10);

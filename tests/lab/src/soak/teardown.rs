@@ -6,11 +6,11 @@ mod cause;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io::PipeReader;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use fastrand::Rng;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{IDLE, Tally, hostile, hostile_runs, install};
+use super::{IDLE, Tally, install};
 use crate::bench::Series;
 use crate::command::background::Background;
 use crate::command::{at_once, last_lines, run as run_program, wait_until};
@@ -318,4 +318,33 @@ fn clear(lab: &Lab, host: &str) -> Result<(), LabError> {
         }
         Ok(left_on(lab, host)?.is_empty())
     })
+}
+
+/// Program of a rank that starts helper processes, which try to outlive it.
+const HOSTILE: &str = include_str!("hostile.c");
+
+/// Compiles the hostile rank into a directory; returns the path of the program.
+pub fn hostile(directory: &Path) -> Result<PathBuf, LabError> {
+    let (source, program) = (directory.join("hostile.c"), directory.join("hostile"));
+    let operation = "compile the hostile rank";
+    fs::write(&source, HOSTILE).map_err(LabError::io(operation))?;
+    run_program(operation, Command::new("cc").arg("-O2").arg("-o").arg(&program).arg(&source))?;
+    Ok(program)
+}
+
+/// Returns whether any process that the hostile rank started runs on a host, however briefly. All of
+/// them hold a lock, so the kernel knows.
+pub fn hostile_runs(lab: &Lab, host: &str) -> Result<bool, LabError> {
+    let tmp = lab.path(host, Path::new("/tmp"))?;
+    let entries = fs::read_dir(&tmp).map_err(LabError::io(format!("read {}", tmp.display())))?;
+    let locks = entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("hostile.alive."));
+    for lock in locks {
+        let lock = File::open(lock.path()).map_err(LabError::io("open the helpers' lock"))?;
+        if matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
