@@ -206,6 +206,21 @@ impl Testbed {
     }
 }
 
+/// Checks what a job of `hostname` has printed: the name of each of these hosts once.
+pub(super) fn check_names(printed: &str, hosts: &[String]) -> Result<(), LabError> {
+    let mut names: Vec<&str> = printed.lines().collect();
+    names.sort_unstable();
+    let mut wanted: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    wanted.sort_unstable();
+    if names == wanted {
+        return Ok(());
+    }
+    let wanted = wanted.join(", ");
+    Err(LabError::Unexpected(format!(
+        "{wanted} should print their names once each, but this came:\n{printed}"
+    )))
+}
+
 /// Compiles `source`, which is in the directory `scratch`, to `program` there; returns its path.
 pub(super) fn compile(
     compiler: impl AsRef<Path>,
