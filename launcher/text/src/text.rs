@@ -76,6 +76,16 @@ pub fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
+/// Formats a time in seconds by its largest unit, rounded down but for the first minute: `3 hours`.
+pub fn age(seconds: u64) -> String {
+    match seconds {
+        0..60 => "a minute".to_owned(),
+        60..3600 => count((seconds / 60) as usize, "minute"),
+        3600..86_400 => count((seconds / 3600) as usize, "hour"),
+        _ => count((seconds / 86_400) as usize, "day"),
+    }
+}
+
 /// Finds the known name that a mistyped one may mean; see [`nearest_by`].
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     nearest_by(typed, known, |name| name)
