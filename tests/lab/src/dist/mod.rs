@@ -9,8 +9,7 @@
 //! | `workspace_build` | builds for tests: the whole workspace by one call of cargo |
 //! | `machine` | target machines of builds |
 //! | `glibc` | linking that older C libraries accept |
-//! | `reproducible` | builds of what ships, without paths of the building machine |
-//! | `unwinding` | programs without tables for unwinding |
+//! | `release` | builds of what ships, without paths of the building machine and tables for unwinding |
 //! | `aarch64` | files for hosts of aarch64, and the launcher for such machines |
 //! | `packages` | one file, `.tar.gz`, `.deb`, `.rpm` and wheel of what was built |
 
@@ -18,8 +17,7 @@ pub mod aarch64;
 mod glibc;
 mod machine;
 pub mod packages;
-mod reproducible;
-mod unwinding;
+mod release;
 pub(crate) mod workspace_build;
 
 use std::env;
@@ -36,8 +34,7 @@ use crate::command::{at_once, printed, run, show};
 use crate::{LabError, setup};
 use glibc::BinaryKind;
 use machine::TargetMachine;
-use reproducible::release_cargo;
-use unwinding::{LinkerCall, without_tables};
+use release::{LinkerCall, release_cargo, without_tables};
 use workspace_build::{BuildSet, Compiler};
 pub(crate) use workspace_build::{Built, TEST_FEATURES};
 
