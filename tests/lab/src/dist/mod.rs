@@ -213,7 +213,8 @@ pub(crate) fn place_sources(from: &Path, to: &Path) -> Result<(), LabError> {
     })
 }
 
-/// Builds the prover as it ships. Needs cmake and libclang, without which [`build`] works. It is linked dynamically, since it loads rdma-core at run time.
+/// Builds the prover as it ships. Needs cmake and libclang, without which [`build`] works. It is linked dynamically, since it
+/// loads rdma-core at run time.
 fn build_prover_for(machine: &TargetMachine) -> Result<(), LabError> {
     let program = "rlaunch-prover";
     let place = machine.place(&target_directory()?, Profile::Release).join(program);
