@@ -120,8 +120,9 @@ const INSTALLED: [(&str, &[&str]); 3] = [
     ("shells::", &["fish", "zsh", "tcsh"]),
     ("bsd_csh_", &["bsd-csh"]),
 ];
+type Make = fn() -> Result<(), LabError>;
 /// Parts of the names of tests, what they need that is made once, and what makes it: before hosts start, which mount it then.
-const MADE: [(&str, &str, fn() -> Result<(), LabError>); 7] = [
+const MADE: [(&str, &str, Make); 7] = [
     ("torch_", "Python with torch", || python::TORCH.build().map(drop)),
     ("torch_starters_", "Python with accelerate and DeepSpeed", || {
         python::TORCH_STARTERS.build().map(drop)
