@@ -4,7 +4,7 @@ use crate::cli::args::{JobArgs, OutputArgs};
 use crate::cli::command_line::CommandLine;
 use crate::commands::{Invocation, Verb};
 use rlaunch_client::command;
-use rlaunch_console::{held, limits, messages, open_files, panics, signals, stdout};
+use rlaunch_console::{held, limits, messages, panics, signals, stdout};
 use rlaunch_engine::run::detach::{self, Side, Start};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -134,13 +134,13 @@ fn set_up_messages(output: &OutputArgs) {
 /// of many connections; more would cost memory, since each thread has a heap of its own.
 fn start() -> Result<Runtime, Failed> {
     const MAX_THREADS: usize = 4;
-    open_files::raise_for_any_job()
+    limits::raise_for_any_job()
         .map_err(|error| Failed::new(Exit::USAGE, error.to_string()).hint(Some(error.hint())))?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(threads).enable_all().build().map_err(|error| {
         let message = format!("cannot start: {error}");
-        let hint = open_files::hint(&message);
+        let hint = limits::open_files_hint(&message);
         Failed::new(Exit::BUG, message).hint(hint)
     })
 }

@@ -3,10 +3,12 @@
 
 use crate::support::{Field, PATIENT};
 use rlaunch_lab::command;
-use rlaunch_lab::vm::pair::{Benchmark, Pair, Program, Quantity, RdmaOperation};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+mod pair;
+use pair::{Benchmark, Pair, Program, Quantity, RdmaOperation};
 
 const SOURCE: &str = include_str!("counts.c");
 // Paths in the guests: the library that counts, and the file to which it writes its counts.
@@ -31,7 +33,7 @@ fn counts_of(
     amount: (usize, usize),
 ) -> Counts {
     let environment = [("COUNTS", COUNTED), ("LD_PRELOAD", COUNTER)];
-    pair.run(program, benchmark, (&[amount.0], amount.1), &environment).unwrap();
+    pair.run(program, benchmark, amount, &environment).unwrap();
     let read = format!("cat {COUNTED}");
     [pair.on_client(&read).unwrap(), pair.on_server(&read).unwrap()].map(|counted| {
         let words: Vec<&str> = counted.lines().next().unwrap_or_default().split(' ').collect();

@@ -1,27 +1,20 @@
 //! Rows at the bottom of the terminal, such as progress bars, below everything that scrolls. Whoever prints there
 //! erases them first.
 
-use rlaunch_text::escape;
-use rustix::termios::tcgetwinsize;
+use crate::terminal;
+use rlaunch_bootstrap::job::TerminalSize;
+use rlaunch_text::printable::escape_end;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::thread;
 use std::time::Duration;
 
-/// Size of a terminal that tells none.
-const USUAL_SIZE: Size = Size { rows: 24, columns: 80 };
 /// Number of attempts to get the terminal for oneself, and the time between them. Another thread may be blocked
 /// in a write, if the terminal is not read.
 const ATTEMPTS: usize = 100;
 const BETWEEN: Duration = Duration::from_millis(5);
 
 static FOOTER: Mutex<Footer> = Mutex::new(Footer { rows: Vec::new(), drawn: Vec::new() });
-
-#[derive(Clone, Copy)]
-struct Size {
-    rows: usize,
-    columns: usize,
-}
 
 struct Footer {
     /// Rows as they were given.
@@ -32,9 +25,9 @@ struct Footer {
 
 impl Footer {
     /// Returns what erases the rows. The cursor is at the end of the last one.
-    fn erasure(&self, columns: usize) -> String {
+    fn erasure(&self, columns: u16) -> String {
         // A terminal that has become narrower has broken them.
-        let broken = |row: &String| width(row).div_ceil(columns).max(1);
+        let broken = |row: &String| width(row).div_ceil(columns.into()).max(1);
         let lines: usize = self.drawn.iter().map(broken).sum();
         match lines {
             0 => String::new(),
@@ -44,9 +37,9 @@ impl Footer {
     }
 
     /// Fits the rows into the terminal, and returns what draws them. A character that is wider than was counted breaks none.
-    fn drawing(&mut self, size: Size) -> String {
-        let rows = self.rows.iter().take(size.rows.saturating_sub(1));
-        self.drawn = rows.map(|row| cut(row, size.columns)).collect();
+    fn drawing(&mut self, size: TerminalSize) -> String {
+        let rows = self.rows.iter().take(size.rows.saturating_sub(1).into());
+        self.drawn = rows.map(|row| cut(row, size.columns.into())).collect();
         if self.drawn.is_empty() {
             return String::new();
         }
@@ -67,7 +60,7 @@ pub(crate) fn is_shown() -> bool {
 /// Draws rows in place of those that are there; each is cut to the width of the terminal.
 pub fn draw(rows: Vec<String>, write: impl FnOnce(&[u8]) -> io::Result<()>) -> io::Result<()> {
     let Some(mut footer) = wait_for_footer() else { return Ok(()) };
-    let size = size();
+    let size = terminal::size_or_default();
     let mut bytes = footer.erasure(size.columns);
     footer.rows = rows;
     bytes.push_str(&footer.drawing(size));
@@ -77,7 +70,7 @@ pub fn draw(rows: Vec<String>, write: impl FnOnce(&[u8]) -> io::Result<()>) -> i
 /// Erases the rows because this process is going to be stopped. They come back when they change.
 pub fn erase() {
     let Some(mut footer) = wait_for_footer() else { return };
-    let bytes = footer.erasure(size().columns);
+    let bytes = footer.erasure(terminal::size_or_default().columns);
     *footer = Footer { rows: Vec::new(), drawn: Vec::new() };
     // An error means that the terminal is gone, and the rows with it.
     if io::stdout().is_terminal() {
@@ -96,7 +89,7 @@ pub(crate) fn write_above(
     let footer = if io::stderr().is_terminal() { wait_for_footer() } else { None };
     match footer.filter(|footer| !footer.rows.is_empty()) {
         Some(mut footer) => {
-            let size = size();
+            let size = terminal::size_or_default();
             let erasure = footer.erasure(size.columns);
             let drawing = footer.drawing(size);
             write(&[erasure.as_bytes(), lines, drawing.as_bytes()].concat())
@@ -117,24 +110,14 @@ fn wait_for_footer() -> Option<MutexGuard<'static, Footer>> {
     None
 }
 
-fn size() -> Size {
-    let size = tcgetwinsize(io::stdout()).or_else(|_| tcgetwinsize(io::stderr()));
-    match size {
-        Ok(size) if size.ws_row > 0 && size.ws_col > 0 => {
-            Size { rows: size.ws_row.into(), columns: size.ws_col.into() }
-        }
-        _ => USUAL_SIZE,
-    }
-}
-
 /// Characters of a row, and whether each takes a column. Those of escape sequences take none.
 fn columns(row: &str) -> impl Iterator<Item = (char, bool)> {
-    let mut escape_end = 0;
+    let mut shown_from = 0;
     row.char_indices().map(move |(at, c)| {
-        if c == '\x1b' && at >= escape_end {
-            escape_end = escape::end(row.as_bytes(), at);
+        if c == '\x1b' && at >= shown_from {
+            shown_from = escape_end(row.as_bytes(), at);
         }
-        (c, at >= escape_end)
+        (c, at >= shown_from)
     })
 }
 
@@ -186,7 +169,7 @@ mod tests {
         assert_eq!(footer(&["12345678", ""]).erasure(5), "\r\x1b[2A\x1b[J");
         // A wider one shows more of them.
         let mut footer = Footer { rows: vec!["abcd".into(), "b".into()], drawn: Vec::new() };
-        let mut drawing = |columns| footer.drawing(Size { rows: 24, columns });
+        let mut drawing = |columns| footer.drawing(TerminalSize { rows: 24, columns });
         assert_eq!(drawing(1), "\x1b[?7la\r\nb\x1b[?7h");
         assert_eq!(drawing(9), "\x1b[?7labcd\r\nb\x1b[?7h");
     }

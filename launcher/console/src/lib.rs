@@ -8,7 +8,7 @@
 //! | `held` | standard streams that another process holds |
 //! | `footer` | rows at the bottom of the terminal |
 //! | `deadline` | time limits that restart after a suspension |
-//! | `open_files`, `limits` | limits of open files; of the size of files, and of processes |
+//! | `limits` | limits of open files, of the size of files, and of processes |
 //! | `process_env` | environment variables and directories of this process |
 //! | `panics` | what happens at a bug, or where no thread can be started |
 //! | `signals` | signals that tell this process to end |
@@ -19,7 +19,6 @@ pub mod held;
 pub mod limits;
 pub mod line_writer;
 pub mod messages;
-pub mod open_files;
 pub mod panics;
 pub mod process_env;
 pub mod progress;

@@ -4,7 +4,7 @@
 use crate::footer;
 use crate::line_writer::LineWriter;
 use crate::signals::EndSignals;
-use crate::{limits, open_files, terminal};
+use crate::{limits, terminal};
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -53,7 +53,8 @@ pub fn error(failed: &Failed) {
     for aside in &failed.asides {
         let _ = writeln!(err, "  {DIM}{}{DIM:#}", printable::message(aside));
     }
-    let of_limits = [open_files::hint(&failed.message), limits::file_size_hint(&failed.message)];
+    let of_limits =
+        [limits::open_files_hint(&failed.message), limits::file_size_hint(&failed.message)];
     let of_limits = of_limits.iter().flatten().filter(|hint| !failed.hints.contains(hint));
     for hint in failed.hints.iter().chain(of_limits) {
         let _ = writeln!(err, "{HINT}hint:{HINT:#} {}", printable::text(hint));

@@ -13,7 +13,7 @@ use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::protocol::control::{FrameReader, HelloScanner, MAX_NOISE, encode};
 use rlaunch_console::deadline::{Deadline, Late};
 use rlaunch_console::progress::Progress;
-use rlaunch_console::{messages, open_files};
+use rlaunch_console::{limits, messages};
 use rlaunch_engine::connect::agent::callback::Callbacks;
 use rlaunch_engine::connect::agent::deploy::Deployment;
 use rlaunch_engine::connect::agent::store::AgentStore;
@@ -150,7 +150,7 @@ impl AgentHosts {
         words: &str,
         limit: Duration,
     ) -> Result<Arc<AgentHosts>, Failed> {
-        open_files::raise_for(hosts.len()).iter().for_each(|warning| messages::warn(warning));
+        limits::raise_for(hosts.len()).iter().for_each(|warning| messages::warn(warning));
         Ok(Arc::new(AgentHosts {
             connector: Connector::new(options)?,
             deployment: deployment(options.agent.clone(), options.agent_dir.clone())?,

@@ -190,7 +190,7 @@ fn describe_cache(host: &str, report: &CacheReport) -> String {
             CachedKind::Library => "library",
         };
         let state = match &found.state {
-            CachedState::Idle => format!("not used for {}", age(found.idle)),
+            CachedState::Idle => format!("not used for {}", text::age(found.idle)),
             CachedState::InUse => "in use".to_owned(),
             CachedState::Removed => "removed".to_owned(),
             CachedState::Failed(_) => "not removed".to_owned(),
@@ -199,16 +199,6 @@ fn describe_cache(host: &str, report: &CacheReport) -> String {
         let _ = writeln!(lines, "{host}: {kind:<7} {size:>9}  {state}  {path}");
     }
     lines
-}
-
-/// Formats a time in seconds, by its largest unit.
-fn age(seconds: u64) -> String {
-    match seconds {
-        0..60 => "a minute".to_owned(),
-        60..3600 => text::count((seconds / 60) as usize, "minute"),
-        3600..86_400 => text::count((seconds / 3600) as usize, "hour"),
-        _ => text::count((seconds / 86_400) as usize, "day"),
-    }
 }
 
 fn failure(host: &str, found: &CachedDirectory) -> Option<Failed> {

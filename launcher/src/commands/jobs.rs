@@ -15,7 +15,7 @@ use rlaunch_plan::job::name::verb_of;
 use rlaunch_text::columns::{lay_out, row};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use rlaunch_text::redact::without_secrets;
+use rlaunch_text::shell::without_secrets;
 use rlaunch_text::{printable, text};
 use serde::Serialize;
 use std::ffi::OsString;

@@ -40,13 +40,12 @@
 //! | `overview` | `rlaunch -h`, and what the help of verbs shows |
 //! | `output` | JSON, and files with pictures (`--plot`) |
 //! | `help`, `man` | topics and verbs explained; manual pages |
-//! | `completions`, `complete` | scripts for shells; the words that they ask for |
+//! | `completions` | scripts for shells, and the words that they ask for |
 
 mod agent_session;
 pub(crate) mod bench;
 mod capture;
 mod changes;
-mod complete;
 mod completions;
 pub(crate) mod copy;
 pub(crate) mod doctor;
@@ -71,7 +70,6 @@ mod report;
 mod rerun;
 mod self_test;
 mod shell;
-mod snapshots;
 mod ssh_config;
 mod ssh_setup;
 pub(crate) mod stack;
@@ -137,7 +135,7 @@ pub(crate) enum Verb {
     Pack(host_files::PackArgs),
     Completions(completions::CompletionsArgs),
     #[command(name = "__complete", hide = true)]
-    Complete(complete::CompleteArgs),
+    Complete(completions::CompleteArgs),
     Man(man::ManArgs),
     Help(help::HelpArgs),
     /// No verb: a job.
@@ -185,7 +183,7 @@ impl Verb {
             Verb::Version(args) => host_files::run_version(&args),
             Verb::Pack(args) => host_files::run_pack(args),
             Verb::Completions(args) => completions::run(&args),
-            Verb::Complete(args) => complete::run(&args, &line).await,
+            Verb::Complete(args) => completions::run_complete(&args, &line).await,
             Verb::Man(args) => man::run(&args),
             Verb::Help(args) => help::run(&args),
             Verb::Job(args) => launch_job(*args, &line).await,

@@ -5,7 +5,7 @@ use super::jobs::short_id;
 use crate::cli::args::values;
 use crate::cli::config;
 use clap::Parser;
-use rlaunch_console::{messages, open_files};
+use rlaunch_console::{limits, messages};
 use rlaunch_engine::run::record::{JobRecord, RecordedLaunch};
 use rlaunch_plan::job::stdin::{Readers, Stdin};
 use rlaunch_text::exit::Exit;
@@ -59,7 +59,7 @@ pub(super) async fn run(args: &RerunArgs) -> Result<Exit, Failed> {
         .map_err(|error| again.failed(&format!("the path of rlaunch is not known: {error}")))?;
     let mut command = Command::new(program);
     command.args(again.words).current_dir(again.directory).env("PWD", again.directory);
-    open_files::restore_limit(&mut command);
+    limits::restore_open_files(&mut command);
     // Outside of the runtime. A panic there has printed its message.
     let _ = tokio::task::spawn_blocking(messages::flush).await;
     let error = command.exec();

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, raise};
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
 use rlaunch_console::progress::Question;
-use rlaunch_console::{messages, open_files};
+use rlaunch_console::{limits, messages};
 use rlaunch_text::printable;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -126,7 +126,7 @@ impl AskpassProgram {
     /// when the user closes its window.
     async fn ask(&self, prompt: &str, limit: Duration) -> io::Result<Option<Zeroizing<String>>> {
         let mut command = Command::new(&self.path);
-        open_files::restore_limit(command.as_std_mut());
+        limits::restore_open_files(command.as_std_mut());
         let mut child = command
             .arg(prompt.trim_end())
             .stdin(Stdio::null())

@@ -1,6 +1,7 @@
-//! Numbers, lists and names, formatted for messages and tables.
+//! Numbers, lists and names, formatted for messages and tables; encodings of files that people write.
 
 use std::fmt::Write;
+use std::io::{self, ErrorKind};
 
 /// Maximum number of items that [`list`] names.
 const LISTED: usize = 8;
@@ -75,6 +76,16 @@ pub fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
+/// Formats a time in seconds by its largest unit, rounded down but for the first minute: `3 hours`.
+pub fn age(seconds: u64) -> String {
+    match seconds {
+        0..60 => "a minute".to_owned(),
+        60..3600 => count((seconds / 60) as usize, "minute"),
+        3600..86_400 => count((seconds / 3600) as usize, "hour"),
+        _ => count((seconds / 86_400) as usize, "day"),
+    }
+}
+
 /// Finds the known name that a mistyped one may mean; see [`nearest_by`].
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     nearest_by(typed, known, |name| name)
@@ -100,6 +111,22 @@ pub fn nearest_by<T>(
 /// Tells whether one letter too many, too few or wrong, or two that changed places, make the difference.
 pub fn is_one_edit(one: &str, other: &str) -> bool {
     strsim::damerau_levenshtein(one, other) == 1
+}
+
+/// Decodes a text in UTF-8. The error names the encoding of some editors of Windows, and what converts it.
+pub fn utf8(bytes: Vec<u8>) -> io::Result<String> {
+    refuse_utf16(&bytes)?;
+    let wrong = |_| io::Error::new(ErrorKind::InvalidData, "it is not in UTF-8");
+    String::from_utf8(bytes).map_err(wrong)
+}
+
+/// Refuses a text in UTF-16. Every second byte of such a text is zero, which no error about a line would show.
+pub fn refuse_utf16(bytes: &[u8]) -> io::Result<()> {
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        let cause = "it is in UTF-16: `iconv -f UTF-16 -t UTF-8` converts it";
+        return Err(io::Error::other(cause));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -135,5 +162,15 @@ mod tests {
         assert_eq!([nearest("xy", ["np"]), nearest("pn", ["np"])], [None; 2]);
         assert_eq!(nearest("n", ["np"]), None);
         assert_eq!(nearest("npp", ["np"]), Some("np"));
+    }
+
+    #[test]
+    fn a_text_in_another_encoding_says_what_converts_it() {
+        assert_eq!(utf8("ä".into()).unwrap(), "ä");
+        for bytes in [&b"\xff\xfea\0"[..], b"\xfe\xff\0a"] {
+            let error = utf8(bytes.to_vec()).unwrap_err().to_string();
+            assert!(error.contains("`iconv -f UTF-16 -t UTF-8`"), "{error}");
+        }
+        assert_eq!(utf8(b"\xe4".to_vec()).unwrap_err().kind(), ErrorKind::InvalidData);
     }
 }

@@ -1,7 +1,7 @@
 //! The command line of a job, repeated in hints as it should have been typed.
 
-use crate::redact::without_secrets;
 use crate::shell::quoted;
+use crate::shell::without_secrets;
 use std::ffi::{OsStr, OsString};
 use std::iter;
 use std::path::Path;

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use rlaunch_bootstrap::env::is_host_variable;
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::security::callback::SharedStream;
-use rlaunch_console::open_files;
+use rlaunch_console::limits;
 use russh::client::Msg;
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Sig};
 use std::io;
@@ -151,7 +151,7 @@ impl AgentChannel {
         mut command: Command,
         exit_status: Option<CommandStatus>,
     ) -> io::Result<AgentChannel> {
-        open_files::restore_limit(command.as_std_mut());
+        limits::restore_open_files(command.as_std_mut());
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -58,7 +58,7 @@ use events::Event;
 use job_run::{JobRun, Launch};
 use nodes::{PendingStdio, Reached};
 use pump::Pump;
-use rlaunch_console::{messages, open_files};
+use rlaunch_console::{limits, messages};
 use rlaunch_plan::map::{self, RankMap};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -76,7 +76,7 @@ pub async fn run_job(launch: Launch) -> Result<Exit, Failed> {
 /// Makes one attempt at a job, whose sessions are closed however its phases end.
 async fn run(job: &JobRun, signals: &mut Signals) -> Result<Exit, Failed> {
     let map = hosts_to_reach(job)?;
-    open_files::raise_for(map.nodes.len()).iter().for_each(|warning| messages::warn(warning));
+    limits::raise_for(map.nodes.len()).iter().for_each(|warning| messages::warn(warning));
     let (connecting, stdio, mut pump) = nodes::open_sessions(&job.spec, map, signals);
     let reached = job.phase("reach", connecting.reach(job, &mut pump)).await;
     let ended = match reached {

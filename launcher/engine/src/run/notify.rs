@@ -5,7 +5,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::id::JobId;
-use rlaunch_console::{messages, open_files};
+use rlaunch_console::{limits, messages};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::io;
@@ -65,7 +65,7 @@ impl Notice<'_> {
             Err(failed) => (failed.exit, redacted(&failed.message)),
         };
         let mut shell = Command::new("sh");
-        open_files::restore_limit(shell.as_std_mut());
+        limits::restore_open_files(shell.as_std_mut());
         shell
             .args(["-c", "eval \"$(cat)\" </dev/null"])
             .env("RLAUNCH_JOB", self.job.to_string())

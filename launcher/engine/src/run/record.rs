@@ -13,7 +13,7 @@ use rlaunch_plan::map::{HostRanks, RankMap};
 use rlaunch_plan::rank_config::RankConfig;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use rlaunch_text::redact::without_secrets;
+use rlaunch_text::shell::without_secrets;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::io;

@@ -8,7 +8,7 @@
 
 use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::job::{EnvRule, EnvVar};
-use rlaunch_text::{encoding, glob};
+use rlaunch_text::{glob, text};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
@@ -209,7 +209,7 @@ fn read_env_file(path: &Path) -> Result<Vec<EnvLine>, EnvFileError> {
         if length as u64 > MAX_ENV_FILE {
             return Err(io::Error::other(format!("longer than {} MiB", MAX_ENV_FILE >> 20)));
         }
-        encoding::utf8(bytes)
+        text::utf8(bytes)
     };
     let text = read().map_err(|source| EnvFileError::Read { path: path.to_owned(), source })?;
     parse_env_file(&text).map_err(|(line, reason)| EnvFileError::EnvLine {

@@ -5,7 +5,7 @@
 //! without slots, gets as many slots as it has GPUs ([`SlotsBy::Open`]).
 
 use super::{Host, HostSet, SlotsBy};
-use rlaunch_text::encoding;
+use rlaunch_text::text;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -65,7 +65,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, HostfileError> {
     if bytes.len() as u64 > MAX_BYTES {
         return Err(failed(io::Error::other(format!("more than {} MiB", MAX_BYTES >> 20))));
     }
-    encoding::refuse_utf16(&bytes).map_err(failed)?;
+    text::refuse_utf16(&bytes).map_err(failed)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

@@ -3,10 +3,9 @@
 //! | file | subject |
 //! |---|---|
 //! | `hosts` | `-H`, hostfiles, number and order of ranks, their CPUs and GPUs |
-//! | `program` | the programs (`:`), their variables, working directory and files |
+//! | `program` | the programs (`:`), their variables, working directory and files; timeouts, restarts, exit |
 //! | `network` | RDMA, TCP and NCCL between ranks; ports and networks by which agents reach each other |
 //! | `output` | standard input and output, logs, records, dry runs |
-//! | `termination` | timeouts, restarts, exit |
 //! | `connect` | SSH, containers, the agent; configuration file and profile |
 //! | `compat` | hidden options that only other launchers' options are translated to |
 //! | `values` | parsers of values |
@@ -19,7 +18,6 @@ mod hosts;
 mod network;
 mod output;
 mod program;
-mod termination;
 pub(crate) mod values;
 
 pub(crate) use compat::{CompatArgs, NodeCountError};
@@ -29,9 +27,8 @@ pub(crate) use network::{NetworkArgs, RendezvousArgs};
 pub(crate) use output::OutputArgs;
 pub(crate) use program::{
     ApplicationArgs, CommandArgs, EnvironmentArgs, ProcessArgs, ProgramArgs, PythonArgs,
-    split_programs,
+    TerminationArgs, split_programs,
 };
-pub(crate) use termination::TerminationArgs;
 
 use clap::{Args, Command, FromArgMatches, Parser};
 use rlaunch_engine::run::detach::Detaching;

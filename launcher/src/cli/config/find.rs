@@ -2,13 +2,14 @@
 //! trusted; or else the user's own file, together with the harmless keys of an untrusted ./rlaunch.toml.
 
 use super::error::{ConfigError, FILE};
-use super::read::{open, read_text};
 use super::trusted::{self, TrustState, TrustStore};
+use nix::fcntl::OFlag;
 use nix::unistd::{Gid, Group, Uid, User};
 use rlaunch_console::process_env::ProcessEnv;
-use std::fs;
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt;
+use rlaunch_text::text;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Value of `--cluster` that stands for no configuration file.
@@ -132,6 +133,25 @@ fn is_alone(user: &User, group: &Group) -> bool {
     user.gid == group.gid
         && user.name == group.name
         && group.mem.iter().all(|member| *member == user.name)
+}
+
+/// Maximum size of a configuration file, in bytes.
+const MAX_FILE: u64 = 1 << 20;
+const NONBLOCK: i32 = OFlag::O_NONBLOCK.bits();
+
+/// Opens a file for reading. The call does not block if the file is a named pipe without a writer.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(NONBLOCK).open(path)
+}
+
+/// Reads the text of a configuration file.
+pub(super) fn read_text(file: File) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    let length = file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    if length as u64 > MAX_FILE {
+        return Err(io::Error::other(format!("longer than {} MiB", MAX_FILE >> 20)));
+    }
+    text::utf8(bytes)
 }
 
 #[cfg(test)]

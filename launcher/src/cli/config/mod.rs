@@ -8,8 +8,7 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `find` | which files are read, and checks of their owners and permissions |
-//! | `read` | opening and reading of such a file, up to a size |
+//! | `find` | which files are read, up to a size, and checks of their owners and permissions |
 //! | `file` | `rlaunch.toml` as data, with line numbers |
 //! | `merge` | settings as options; which of several values takes effect |
 //! | `untrusted` | keys of untrusted files: harmless ones, and those that are ignored |
@@ -21,7 +20,6 @@ mod error;
 pub(crate) mod file;
 mod find;
 mod merge;
-mod read;
 mod review;
 mod trusted;
 mod untrusted;

@@ -12,8 +12,8 @@
 
 use super::error::{ConfigError, SettingOrigin};
 use super::file::{ConfigFile, Setting, SettingValue};
+use super::find::{open, read_text};
 use super::merge;
-use super::read::{open, read_text};
 use clap::Command;
 use nix::unistd::Uid;
 use rlaunch_console::process_env::{ProcessEnv, create_state_directory};

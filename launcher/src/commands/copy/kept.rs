@@ -97,7 +97,10 @@ pub(super) async fn list(args: &CopyArgs, config: &LoadedConfig) -> Result<Exit,
 
 fn table(kept: &[Kept]) -> String {
     let cells = kept.iter().map(|of| {
-        let age = age(of.age);
+        let age = match of.age {
+            0..60 => "just now".to_owned(),
+            age => format!("{} ago", text::age(age)),
+        };
         let last = match (of.is_tree, of.is_used) {
             (true, true) => format!("{age}, in use"),
             _ => age,
@@ -108,17 +111,6 @@ fn table(kept: &[Kept]) -> String {
     });
     let header = row(["PATH", "FILES", "SIZE", "COPIED", "HOSTS"]);
     lay_out(&[header].into_iter().chain(cells).collect::<Vec<_>>())
-}
-
-/// Formats a time since something by its largest unit.
-fn age(seconds: u64) -> String {
-    let (number, unit) = match seconds {
-        0..60 => return "just now".to_owned(),
-        60..3600 => (seconds / 60, "minute"),
-        3600..86_400 => (seconds / 3600, "hour"),
-        _ => (seconds / 86_400, "day"),
-    };
-    format!("{} ago", text::count(usize::try_from(number).unwrap_or(usize::MAX), unit))
 }
 
 /// Removes working trees that no job uses, if the user agrees, and what copies have left unfinished.

@@ -9,7 +9,7 @@
 //! | `ssh_files` | files that ssh refuses |
 //! | `report` | findings as text and as JSON |
 //! | `fix` | `--fix`: faults fixed, and fixes proved |
-//! | `for_up`, `since_up` | what `rlaunch up` asks; `--since-up`: what has changed since then |
+//! | `for_up` | what `rlaunch up` asks, and `--since-up`: what has changed since then |
 
 mod fix;
 pub(super) mod for_up;
@@ -17,7 +17,6 @@ mod probes;
 mod rdma;
 mod report;
 mod sessions;
-mod since_up;
 mod ssh_files;
 
 use crate::cli::args::{ConnectArgs, HostSourceArgs, JobArgs, MeasurementArgs, values};
@@ -232,7 +231,7 @@ pub(super) async fn run(args: DoctorArgs, line: &CommandLine) -> Result<Exit, Fa
         return self_test::run(trial(&args, line)?, line).await;
     }
     if args.since_up {
-        return since_up::run(&args, line).await;
+        return for_up::since_up(&args, line).await;
     }
     if args.fix.is_some() {
         return fix::run(&args, line, &selected).await;

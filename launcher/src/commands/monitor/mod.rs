@@ -6,11 +6,10 @@
 //! | `sample` | where samples come from: a job's launcher, or agents on hosts; the figures between two of them |
 //! | `tables` | figures as text |
 //! | `page`, `state` | the page at a terminal, which is drawn again and again; what keys change |
-//! | `view`, `grid`, `graphs` | its lines; tables that fit; bars and sparklines |
-//! | `history`, `tail` | the last minute, for sparklines; the last lines of output |
+//! | `view`, `grid` | its lines; bars, sparklines, and tables that fit |
+//! | `history` | the last minute, for sparklines, and the last lines of output |
 //! | `prometheus` | a sample in Prometheus's format; the answers to its scrapes |
 
-mod graphs;
 mod grid;
 mod history;
 mod page;
@@ -18,7 +17,6 @@ mod prometheus;
 mod sample;
 mod state;
 mod tables;
-mod tail;
 mod view;
 
 use super::agent_session;

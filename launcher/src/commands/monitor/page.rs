@@ -1,10 +1,9 @@
 //! The page at a terminal: samples, keys, and what is drawn.
 
-use super::graphs::Look;
-use super::history::History;
+use super::grid::Look;
+use super::history::{History, Tail};
 use super::sample::{Sample, Source};
 use super::state::{Extent, RankVerb, Shown, State, Table, Wish};
-use super::tail::Tail;
 use super::view::{HELP, View};
 use crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use nix::sys::signal::Signal;

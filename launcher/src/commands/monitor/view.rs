@@ -1,12 +1,10 @@
 //! The page as lines: a pure function of what has happened, of what the user looks at, and of the size of the terminal.
 
-use super::graphs::Look;
-use super::grid::{Cell, Column, Grid};
-use super::history::{History, Recent};
+use super::grid::{Cell, Column, Grid, Look};
+use super::history::{History, Recent, Tail};
 use super::sample::{Activity, HostActivity, PortActivity, RankActivity};
 use super::state::{Extent, Shown, State, TABLES, Table};
 use super::tables;
-use super::tail::Tail;
 use ratatui::layout::Size;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};

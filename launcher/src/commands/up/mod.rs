@@ -2,7 +2,6 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `afterwards` | what comes behind the changes: a measurement, a snapshot, a first job |
 //! | `down` | what was changed on hosts undone |
 //! | `settings` | the `rlaunch.toml` that is written and trusted |
 //! | `steps` | the plan, of what the hosts have said |
@@ -10,30 +9,33 @@
 //! The steps are values, of `rlaunch_plan::up`. Here the hosts are asked what the steps need to know, the plan is printed, the
 //! user is asked once, and the steps are taken. `rlaunch_bootstrap::protocol::changes` says how each change can be undone.
 
-mod afterwards;
 pub(super) mod down;
 mod settings;
 mod steps;
 
 use crate::cli::args::{ConnectArgs, HostSourceArgs, OTHER_HOSTS, SshArgs};
-use crate::cli::command_line::CommandLine;
+use crate::cli::command_line::{self, CommandLine};
 use crate::cli::host_selection::HostOptions;
-use crate::commands::agent_session;
+use crate::cli::lower;
 use crate::commands::changes::ChangingHosts;
-use crate::commands::doctor::for_up;
+use crate::commands::doctor::for_up::{self, Snapshots};
 use crate::commands::network::cabled::CabledHosts;
 use crate::commands::ssh_setup::{self, SshSetupArgs};
+use crate::commands::{agent_session, bench};
 use clap::Parser;
 use rlaunch_bootstrap::protocol::changes::Change;
 use rlaunch_console::{messages, stdout};
 use rlaunch_engine::connect::connector::Reach;
+use rlaunch_engine::run;
+use rlaunch_engine::run::job_run::Launch;
 use rlaunch_plan::fixes::PlannedFix;
 use rlaunch_plan::hosts::{self, Host};
-use rlaunch_plan::up::{self, Cables, Facts, State, Step, StepId, UpHost};
+use rlaunch_plan::up::{self, Cables, Facts, Snapshot, State, Step, StepId, UpHost};
 use rlaunch_ssh::prompt::Prompter;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
+use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use steps::Kept;
 
@@ -97,7 +99,7 @@ pub(super) async fn run(args: &UpArgs, line: &CommandLine) -> Result<Exit, Faile
         let hint = "rlaunch up -H a,b sets up two hosts";
         return Err(Failed::new(Exit::USAGE, "this machine needs no set-up").hint(Some(hint)));
     }
-    let first_job = afterwards::first_job(&hosts, &args.connect)?;
+    let first_job = first_job(&hosts, &args.connect)?;
     args.install_keys(&hosts).await?;
     let mut cluster = Cluster::open(args, &hosts, &reach).await?;
     let done = set_up(args, &mut cluster).await;
@@ -106,9 +108,9 @@ pub(super) async fn run(args: &UpArgs, line: &CommandLine) -> Result<Exit, Faile
     cluster.close().await;
     let Some(SetUp { has_tested_links }) = done? else { return Ok(Exit::SUCCESS) };
     settings::write(&hosts)?;
-    afterwards::keep_snapshots(&hosts, &reach, cables).await;
+    keep_snapshots(&hosts, &reach, cables).await;
     if has_tested_links {
-        afterwards::measure(&hosts, &args.connect, line).await;
+        measure(&hosts, &args.connect, line).await;
     }
     first_job.run().await
 }
@@ -360,6 +362,66 @@ impl<'a> Cluster<'a> {
             false => format!("done on {}", text::list(&names)),
         }))
     }
+}
+
+/// Keeps what the hosts are like now, for `rlaunch doctor --since-up`. The cluster is up without it.
+async fn keep_snapshots(hosts: &[Host], reach: &Reach, cables: Vec<Cables>) {
+    let kept = async {
+        let store = Snapshots::of_user()?;
+        let examined = for_up::examine(hosts, reach).await?;
+        for ((host, inventory), cables) in hosts.iter().zip(&examined.inventories).zip(cables) {
+            store.write(&host.name, &Snapshot::new(inventory, cables))?;
+        }
+        Ok::<(), Failed>(())
+    };
+    if let Err(failed) = kept.await {
+        let message = failed.message;
+        messages::warn(&format!(
+            "`rlaunch doctor --since-up` has nothing to compare with: {message}"
+        ));
+    }
+}
+
+/// Measures the links between hosts, and says of the slowest how near it is to what its hardware can give.
+async fn measure(hosts: &[Host], connect: &ConnectArgs, line: &CommandLine) {
+    if hosts.len() < 2 {
+        return;
+    }
+    match bench::mesh::verdict(names(hosts), connect.clone(), line).await {
+        Ok(verdict) => messages::info(&verdict),
+        Err(failed) => {
+            messages::warn(&format!("the links were not measured: {}", failed.message));
+            messages::hint(&format!("rlaunch bench -H {} measures them", names(hosts).join(",")));
+        }
+    }
+}
+
+/// Job with `hostname` on the hosts.
+struct FirstJob {
+    hosts: String,
+    launch: Launch,
+}
+
+/// Makes the first job, with the settings that the user's jobs have. What is wrong with them shows before hosts are changed.
+fn first_job(hosts: &[Host], connect: &ConnectArgs) -> Result<FirstJob, Failed> {
+    let names = names(hosts).join(",");
+    let words = ["rlaunch", "-H", &names, "hostname"].map(OsString::from);
+    let parsed = command_line::parse_job(words.to_vec());
+    let (mut job, line) = parsed.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+    job.connect = connect.clone();
+    let launch = lower::job_or_fail(job, &line.config)?;
+    Ok(FirstJob { hosts: names, launch })
+}
+
+impl FirstJob {
+    async fn run(self) -> Result<Exit, Failed> {
+        messages::info(&format!("first job: rlaunch -H {} hostname", self.hosts));
+        run::run_job(self.launch).await
+    }
+}
+
+fn names(hosts: &[Host]) -> Vec<String> {
+    hosts.iter().map(ToString::to_string).collect()
 }
 
 #[cfg(test)]

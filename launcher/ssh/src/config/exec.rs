@@ -1,6 +1,6 @@
 //! `Match exec`: the exit code of a command on this machine decides whether a block applies.
 
-use rlaunch_console::open_files;
+use rlaunch_console::limits;
 use std::collections::HashMap;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -37,7 +37,7 @@ fn run(command: &str, deadline: Duration) -> Result<bool, String> {
     let cannot = |error: std::io::Error| format!("cannot run `{command}`: {error}");
     let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
     let mut shell = Command::new(shell.unwrap_or_else(|| "/bin/sh".into()));
-    open_files::restore_limit(&mut shell);
+    limits::restore_open_files(&mut shell);
     let mut child = shell
         .arg("-c")
         .arg(command)

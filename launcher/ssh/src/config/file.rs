@@ -5,8 +5,8 @@ use super::ConfigError;
 use super::scope::tilde;
 use crate::files::{self, Content};
 use nix::unistd::Uid;
-use rlaunch_text::encoding;
 use rlaunch_text::glob::matches_file_name;
+use rlaunch_text::text;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
@@ -149,7 +149,7 @@ pub(super) fn read(path: &Path, check: PermissionCheck) -> Result<Option<String>
     {
         return Err(ConfigError::Unsafe { path: path.to_owned(), reason, cure });
     }
-    encoding::refuse_utf16(&bytes)
+    text::refuse_utf16(&bytes)
         .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     // Invalid UTF-8 is replaced, because comments may be in another encoding. With a byte order mark, the
     // first keyword would not be one.

@@ -8,7 +8,7 @@ use crate::transport::stream::{BANNER_KEPT, has_version, one_line};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpUserTimeout;
 use rlaunch_console::deadline::Deadline;
-use rlaunch_console::open_files;
+use rlaunch_console::limits;
 use russh::{SshId, client};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -259,7 +259,7 @@ async fn look_up(config: &HostConfig, port: u16) -> Result<Vec<SocketAddr>, SshE
         Ok(literal) => vec![SocketAddr::new(literal, port)],
         Err(_) => tokio::net::lookup_host((name.as_str(), port))
             .await
-            .map_err(open_files::or_open_file_limit)
+            .map_err(limits::or_open_file_limit)
             .map_err(|source| SshError::LookUp { name: name.clone(), source })?
             .filter(wanted)
             .collect(),

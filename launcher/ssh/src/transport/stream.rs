@@ -4,7 +4,7 @@
 use crate::error::SshError;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use rlaunch_console::open_files;
+use rlaunch_console::limits;
 use rlaunch_text::printable;
 use std::io;
 use std::pin::Pin;
@@ -146,7 +146,7 @@ pub(crate) fn start_proxy(command: &str) -> Result<(Pipes, ProxyCommand), SshErr
     let failed = |source| SshError::ProxyStart { command: command.to_owned(), source };
     let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
     let mut shell = Command::new(shell.unwrap_or_else(|| "/bin/sh".into()));
-    open_files::restore_limit(shell.as_std_mut());
+    limits::restore_open_files(shell.as_std_mut());
     let mut child = shell
         .arg("-c")
         .arg(format!("exec {command}"))

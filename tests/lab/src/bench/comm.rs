@@ -247,7 +247,7 @@ fn prepare(
         }
         vec![Contender::new(Launcher::Rlaunch, &dist::build(Profile::Release)?)]
     };
-    dist::build_measure(Profile::Release)?;
+    dist::build_measure()?;
     Ok(builds)
 }
 

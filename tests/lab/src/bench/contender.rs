@@ -206,6 +206,21 @@ impl Testbed {
     }
 }
 
+/// Checks what a job of `hostname` has printed: the name of each of these hosts once.
+pub(super) fn check_names(printed: &str, hosts: &[String]) -> Result<(), LabError> {
+    let mut names: Vec<&str> = printed.lines().collect();
+    names.sort_unstable();
+    let mut wanted: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    wanted.sort_unstable();
+    if names == wanted {
+        return Ok(());
+    }
+    let wanted = wanted.join(", ");
+    Err(LabError::Unexpected(format!(
+        "{wanted} should print their names once each, but this came:\n{printed}"
+    )))
+}
+
 /// Compiles `source`, which is in the directory `scratch`, to `program` there; returns its path.
 pub(super) fn compile(
     compiler: impl AsRef<Path>,
@@ -231,22 +246,6 @@ pub(super) fn peak_memory(pid: u32, name: Option<&str>) -> Option<f64> {
     // A zombie has no memory.
     let kib = field("VmHWM:").filter(|_| is_it)?.trim().trim_end_matches("kB");
     Some(kib.trim().parse::<f64>().ok()? / 1024.0)
-}
-
-/// Kills everything that runs in the lab, and removes the temporary files of all hosts.
-pub(crate) fn clear(lab: &Lab) -> Result<(), LabError> {
-    lab.clear()?;
-    for host in lab.hosts() {
-        for directory in ["/tmp", "/dev/shm"].map(Path::new) {
-            let Ok(outside) = lab.path(&host, directory) else { continue };
-            for path in fs::read_dir(outside).into_iter().flatten().flatten().map(|of| of.path()) {
-                let removed =
-                    if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-                removed.map_err(LabError::io(format!("remove {}", path.display())))?;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Temporary directory of this machine, removed when dropped.

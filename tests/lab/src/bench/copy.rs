@@ -84,10 +84,7 @@ enum Part {
 
 /// Measures and prints; returns whether every bar is met.
 pub(super) fn run(options: &CopyOptions) -> Result<bool, LabError> {
-    // Rows name what cannot be installed.
-    if let Err(error) = setup::install(PackageSet::Copying) {
-        println!("{}", error.describe());
-    }
+    setup::install(PackageSet::Copying)?;
     let rlaunch = dist::build(Profile::Release)?;
     let scratch = Scratch::make(std::env::temp_dir())?;
     let mut measured = Vec::new();
@@ -106,23 +103,9 @@ pub(super) fn run(options: &CopyOptions) -> Result<bool, LabError> {
     Ok(met.into_iter().all(|met| met))
 }
 
-/// Programs that take turns: those that this machine has, and the names of the others.
-struct Contenders {
-    here: Vec<Copier>,
-    lacking: Vec<&'static str>,
-}
-
-impl Contenders {
-    fn new(all: &[Copier]) -> Contenders {
-        let (here, others): (Vec<Copier>, Vec<Copier>) =
-            all.iter().copied().partition(|copier| copier.is_here());
-        Contenders { here, lacking: others.into_iter().map(Copier::name).collect() }
-    }
-
-    fn table(&self, rows: impl IntoIterator<Item = Row>) -> Table {
-        let names = self.here.iter().map(|copier| copier.name());
-        Table::new(names, rows).lacking(self.lacking.iter().copied())
-    }
+/// Makes a table for programs that take turns.
+fn table(copiers: &[Copier], rows: impl IntoIterator<Item = Row>) -> Table {
+    Table::new(copiers.iter().map(|copier| copier.name()), rows)
 }
 
 /// Rows of a first copy.
@@ -191,12 +174,12 @@ impl Field<'_> {
     /// Measures copies to all hosts, each of which sends no faster than [`RATE`].
     fn over_slow_links(&self) -> Result<Measured, LabError> {
         use Copier::{Clush, Push, Rsync, Scp, Socat};
-        let contenders = Contenders::new(&[Push, Scp, Socat, Rsync, Clush]);
-        let mut table = contenders.table(rows(&[ONE_BAR], &[CHAIN_BAR]));
+        let copiers = [Push, Scp, Socat, Rsync, Clush];
+        let mut table = table(&copiers, rows(&[ONE_BAR], &[CHAIN_BAR]));
         let source = self.file("slow", SLOW_BYTES)?;
         self.testbed.lab.shape(Some(RATE))?;
         table.measure(Rounds::new(self.options.rounds), |turn| {
-            let copier = contenders.here[turn.contender];
+            let copier = copiers[turn.contender];
             if copier.sends_to_each() && !(1..=FEW).contains(&turn.round) {
                 return Ok(Vec::new());
             }
@@ -215,33 +198,27 @@ impl Field<'_> {
 
     /// Measures copies to one host as fast as this machine can.
     fn to_one_host(&self) -> Result<[Measured; 2], LabError> {
-        let all = [Copier::Push, Copier::PushPlain, Copier::Rsync, Copier::Socat];
-        let contenders = Contenders::new(&all);
-        let mut safe = contenders.table(rows(&[], &[SAFE_BAR]));
+        let copiers = [Copier::Push, Copier::Rsync, Copier::PushPlain, Copier::Socat];
+        let mut safe = table(&copiers, rows(&[], &[SAFE_BAR]));
         let (source, bytes) = self.large()?;
         let host = &self.testbed.hosts[..1];
         safe.measure(Rounds::new(self.options.rounds), |turn| {
-            let copier = contenders.here[turn.contender];
+            let copier = copiers[turn.contender];
             Ok(self.first_copy(copier, &source, host)?.values(bytes, 1))
         })?;
         self.clear()?;
         // Values of `--plain` once more, beside a peer that does not encrypt either.
-        let plain = Contenders::new(&[Copier::PushPlain, Copier::Socat]);
-        let place = |copier: &Copier| contenders.here.iter().position(|other| other == copier);
-        let places: Vec<usize> = plain.here.iter().filter_map(place).collect();
         let rows = rows(&[], &[PLAIN_BAR]).into_iter().zip(&safe.rows);
-        let rows = rows.map(|(row, all)| {
-            row.with_values(places.iter().map(|at| all.values[*at].clone()).collect::<Vec<_>>())
-        });
-        let plain = plain.table(rows.collect::<Vec<_>>());
+        let rows = rows.map(|(row, all)| row.with_values(&all.values[2..]));
+        let plain = table(&copiers[2..], rows);
         let title = format!("{} MiB to one host", self.options.mebibytes);
         Ok([(title.clone(), safe), (format!("{title}, not encrypted"), plain)])
     }
 
     /// Measures how long it takes to find that [`SMALL`] files are there.
     fn unchanged(&self) -> Result<Measured, LabError> {
-        let contenders = Contenders::new(&[Copier::Push, Copier::Rsync]);
-        let mut table = contenders.table(rows(&[UNCHANGED_BAR], &[]));
+        let copiers = [Copier::Push, Copier::Rsync];
+        let mut table = table(&copiers, rows(&[UNCHANGED_BAR], &[]));
         let source = self.scratch.0.join("small");
         make_dir(&source)?;
         let mut random = Rng::with_seed(1);
@@ -255,7 +232,7 @@ impl Field<'_> {
         let mut there = HashSet::new();
         // The warm-up round copies, too, and waits until no file is so new that its time proves nothing.
         table.measure(Rounds::new(self.options.rounds), |turn| {
-            let copier = contenders.here[turn.contender];
+            let copier = copiers[turn.contender];
             if there.insert(turn.contender) {
                 self.copy(copier, &source, host, copier.name())?;
                 std::thread::sleep(Duration::from_secs(3));
@@ -270,14 +247,14 @@ impl Field<'_> {
 
     /// Measures what a changed byte of a large file costs. It changes once a round.
     fn changed(&self) -> Result<Measured, LabError> {
-        let contenders = Contenders::new(&[Copier::Push, Copier::Rsync]);
+        let copiers = [Copier::Push, Copier::Rsync];
         let wire = Row::new("on the wire", "MiB", &[CHANGED_BAR]);
-        let mut table = contenders.table([wire, Row::new("time", "s", &[])]);
+        let mut table = table(&copiers, [wire, Row::new("time", "s", &[])]);
         let (source, bytes) = self.large()?;
         let host = &self.testbed.hosts[..1];
         self.clear()?;
-        for copier in &contenders.here {
-            self.copy(*copier, &source, host, copier.name())?;
+        for copier in copiers {
+            self.copy(copier, &source, host, copier.name())?;
         }
         let mut random = Rng::with_seed(2);
         let mut changed_in = None;
@@ -285,7 +262,7 @@ impl Field<'_> {
             if changed_in.replace(turn.round) != Some(turn.round) {
                 change(&source, random.u64(..bytes))?;
             }
-            let copier = contenders.here[turn.contender];
+            let copier = copiers[turn.contender];
             let before = self.testbed.lab.bytes_on_link(&host[0])?;
             let taken = self.copy(copier, &source, host, copier.name())?;
             let carried = self.testbed.lab.bytes_on_link(&host[0])? - before;

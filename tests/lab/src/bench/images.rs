@@ -9,7 +9,7 @@ use std::time::Instant;
 use clap::{Args, ValueEnum};
 use fastrand::Rng;
 
-use super::contender::{Scratch, Testbed};
+use super::contender::{Scratch, Testbed, check_names};
 use super::copy::{RATE, fill};
 use super::table::{Bar, Rounds, Row, Table};
 use crate::command::{at_once, printed, run as run_command};
@@ -243,16 +243,7 @@ impl<'a> Field<'a> {
         let began = Instant::now();
         let out = printed("run hostname", command)?;
         let seconds = began.elapsed().as_secs_f64();
-        let (mut names, mut wanted) = (out.lines().collect::<Vec<_>>(), self.testbed.hosts.clone());
-        names.sort_unstable();
-        wanted.sort_unstable();
-        if names == wanted {
-            return Ok(seconds);
-        }
-        let wanted = wanted.join(", ");
-        Err(LabError::Unexpected(format!(
-            "{wanted} should print their names, but this came: {out}"
-        )))
+        check_names(&out, &self.testbed.hosts).map(|()| seconds)
     }
 
     /// Makes a command of the launch node.

@@ -9,7 +9,7 @@ use clap::Args;
 use clap::builder::ArgPredicate;
 
 use super::against::{AGAINST, Against, USUAL_ROUNDS, bars};
-use super::contender::{Contender, Launcher, Ran, Testbed};
+use super::contender::{Contender, Launcher, Ran, Testbed, check_names};
 use super::table::{Bar, Rounds, Row, Table};
 use crate::LabError;
 use crate::dist::{self, Profile};
@@ -79,20 +79,7 @@ pub(super) fn run(options: &LaunchOptions) -> Result<bool, LabError> {
 fn complete(testbed: &Testbed, contender: &Contender) -> Result<Ran, LabError> {
     let command: Command = contender.command(testbed.all(1), &[], &PROGRAM);
     let ran = testbed.run(&format!("run {}", contender.name), command)?;
-    let mut printed: Vec<&str> = ran.stdout.lines().collect();
-    printed.sort_unstable();
-    let mut wanted: Vec<&str> = testbed.hosts.iter().map(String::as_str).collect();
-    wanted.sort_unstable();
-    if printed == wanted {
-        return Ok(ran);
-    }
-    Err(LabError::Unexpected(format!(
-        "{} printed {} lines where {} hosts should print their names once each\n{}",
-        contender.name,
-        printed.len(),
-        wanted.len(),
-        ran.stderr
-    )))
+    check_names(&ran.stdout, &testbed.hosts).map(|()| ran)
 }
 
 /// Returns the peak memory of the launcher's processes on the launch node in MiB, none on a machine

@@ -3,14 +3,12 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `launch`, `rendezvous`, `output`, `failure` | launchers beside `mpirun` and `mpiexec.hydra` |
+//! | `launch`, `rendezvous`, `output` | launchers beside `mpirun` and `mpiexec.hydra` |
 //! | `mpi` | MPI programs under rlaunch and under the launchers of their libraries |
-//! | `comm`, `train` | the communicator beside MPI libraries; training beside gloo |
+//! | `comm` | the communicator beside MPI libraries |
 //! | `copy` | copies of files to hosts beside scp, rsync, socat and clush |
 //! | `images` | jobs in containers beside `docker run`; copies of images beside `docker save \| ssh docker load` |
-//! | `detach` | a job with `-d` beside one in front; verbs beside a thousand records |
-//! | `verbs`, `mesh` | RDMA on guests: beside perftest; cost of proving the mesh |
-//! | `inventory`, `monitor` | an agent reading a server's hardware; CPU time of the live page |
+//! | `monitor` | CPU time of the live page |
 //! | `table`, `series` | the harness: rows, rounds in turn, bars; values and their interval |
 //! | `contender`, `against` | what takes turns, and on which hosts; an earlier build |
 
@@ -20,22 +18,16 @@ use crate::LabError;
 
 mod against;
 mod comm;
-pub(crate) mod contender;
+mod contender;
 mod copy;
-mod detach;
-mod failure;
 mod images;
-mod inventory;
 mod launch;
-pub mod mesh;
 mod monitor;
 mod mpi;
 mod output;
 mod rendezvous;
 mod series;
 mod table;
-mod train;
-mod verbs;
 
 pub(crate) use series::Series;
 
@@ -70,57 +62,17 @@ pub enum Bench {
     /// Time messages, barrier and all-reduce over shared memory and TCP, and how long ranks take until
     /// they can communicate, with rlaunch, MPICH and Open MPI in turn.
     Comm(comm::CommOptions),
-    /// Train a network with torch on three hosts, over rlaunch's backend and over gloo in turn.
-    Train {
-        /// Number of timed trainings over each backend, after one warm-up.
-        #[arg(long, default_value_t = 15)]
-        rounds: usize,
-        /// Number of steps of each training.
-        #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(2..))]
-        steps: u64,
-    },
-    /// Time an agent's reading of a large server's hardware inventory.
-    Inventory {
-        /// Number of timed readings, after one warm-up.
-        #[arg(long, default_value_t = 50)]
-        rounds: usize,
-    },
     /// Measure the CPU time of `rlaunch monitor` at a terminal.
     Monitor(monitor::MonitorOptions),
-    /// Time RDMA writes and messages between two guests, by perftest, rlaunch and perftest in turn.
-    Verbs {
-        /// Number of rounds; each takes 3 minutes if the guests are emulated.
-        #[arg(long, default_value_t = 3)]
-        rounds: usize,
-        /// Measure only rows whose names contain this, such as "message" or "write latency".
-        #[arg(long)]
-        row: Option<String>,
-    },
-    /// Start `hostname` on three guests with and without the RDMA mesh, in turn.
-    Mesh {
-        /// Number of timed rounds, after one warm-up round.
-        #[arg(long, default_value_t = 15)]
-        rounds: usize,
-    },
     /// Print lines on every host by rlaunch, Hydra and Open MPI in turn, with and without tags, and by
     /// rlaunch to a slow reader and to a terminal.
     Output(output::OutputOptions),
-    /// Start jobs with -d and in front in turn, and time their first line; then ask about jobs where a
-    /// thousand have left records.
-    Detach(detach::DetachOptions),
     /// Copy a file to seven hosts over slow links and to one over a fast one, files that are there, and one with
     /// a changed byte: by rlaunch push, scp, rsync, clush and a chain of socats in turn.
     Copy(copy::CopyOptions),
     /// Start `hostname` in containers by rlaunch, by docker run on each host and by a loop of ssh in turn; then copy an image of
     /// 200 MB to hosts over slow links, by rlaunch push and by docker save | ssh docker load.
     Images(images::ImagesOptions),
-    /// Make a rank, a launcher, an agent and a host fail under rlaunch, Hydra and Open MPI in turn, and
-    /// time how their jobs end; then make MPI programs of six libraries fail.
-    Failure {
-        /// Number of timed rounds, after one warm-up round; 3 at most for MPI programs.
-        #[arg(long, default_value_t = 5)]
-        rounds: usize,
-    },
 }
 
 /// Runs a bench; returns whether every bar was met.
@@ -130,15 +82,9 @@ pub fn run(bench: &Bench) -> Result<bool, LabError> {
         Bench::Rendezvous { hosts, rounds } => rendezvous::run(*hosts, *rounds),
         Bench::Mpi { hosts, ranks, rounds } => mpi::run(hosts, *ranks, *rounds),
         Bench::Comm(options) => comm::run(options),
-        Bench::Train { rounds, steps } => train::run(*rounds, *steps),
-        Bench::Inventory { rounds } => inventory::run(*rounds),
-        Bench::Verbs { rounds, row } => verbs::run(*rounds, row.as_deref().unwrap_or_default()),
-        Bench::Mesh { rounds } => mesh::run(*rounds),
         Bench::Monitor(options) => monitor::run(options),
         Bench::Output(options) => output::run(options),
         Bench::Copy(options) => copy::run(options),
         Bench::Images(options) => images::run(options),
-        Bench::Detach(options) => detach::run(options),
-        Bench::Failure { rounds } => failure::run(*rounds),
     }
 }

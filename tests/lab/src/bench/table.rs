@@ -23,9 +23,6 @@ pub(super) enum Bar {
     /// The ratio to an earlier build has a median of at most [`BUILD_MEDIAN`], and the 90 % interval
     /// of that median begins at 1.0 or below.
     NoSlower,
-    /// The median ratio to the second contender is within the 10 to 90 % quantiles of the ratio of
-    /// the third to the second, or better.
-    Band { more_is_better: bool },
 }
 
 /// Maximum of the median ratio to the better peer.
@@ -91,17 +88,8 @@ impl Row {
                 names.iter().position(|one| one == name)
             }
             Bar::AsFast => self.better_peer(),
-            Bar::NoSlower | Bar::Band { .. } => Some(1),
+            Bar::NoSlower => Some(1),
         }
-    }
-
-    /// Tells whether there is a bar for the ratio to a contender of this name.
-    fn has_bar_to(&self, name: &str) -> bool {
-        let names_it = |bar: &Bar| match bar {
-            Bar::RatioAtMost(of, _) | Bar::RatioAtLeast(of, _) => *of == name,
-            _ => false,
-        };
-        self.bars.iter().any(names_it)
     }
 
     fn verdict(&self, bar: Bar, ratio: Option<Ratio>) -> Verdict {
@@ -111,7 +99,6 @@ impl Row {
             Bar::Most(most) => own.and_then(|own| own.quantile(1.0)).is_some_and(|of| of <= most),
             Bar::RatioAtMost(_, most) => ratio.is_some_and(|ratio| ratio.median <= most),
             Bar::RatioAtLeast(_, least) => ratio.is_some_and(|ratio| ratio.median >= least),
-            Bar::Band { more_is_better } => return self.in_band(ratio, more_is_better),
             Bar::AsFast | Bar::NoSlower => {
                 let Some(Ratio { median, interval }) = ratio else { return MISSED };
                 let Some(Interval { lower, upper }) = interval else { return TOO_FEW };
@@ -123,26 +110,6 @@ impl Row {
             }
         };
         if met { MET } else { MISSED }
-    }
-
-    /// Returns the quantiles of the ratio of the third contender to the second.
-    fn band(&self) -> Option<(f64, f64)> {
-        let [_, peer, again] = self.values.as_slice() else { return None };
-        let ratios = again.ratios_to(peer);
-        ratios.quantile(0.1).zip(ratios.quantile(0.9))
-    }
-
-    fn in_band(&self, ratio: Option<Ratio>, more_is_better: bool) -> Verdict {
-        let (Some(Ratio { median, .. }), Some((low, high))) = (ratio, self.band()) else {
-            return MISSED;
-        };
-        if (low..=high).contains(&median) {
-            MET
-        } else if (more_is_better && median > high) || (!more_is_better && median < low) {
-            Verdict { word: "met: better", met: true }
-        } else {
-            MISSED
-        }
     }
 }
 
@@ -170,29 +137,25 @@ struct Ratio {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rounds {
     /// Number of rounds that count.
-    pub(super) count: usize,
+    count: usize,
     /// Whether there is a round 0, which does not count: hosts receive their files in it.
-    pub(super) warm_up: bool,
-    /// Order of the contenders. By default it rotates, so that after-effects of a run disturb all
-    /// of them equally often.
-    pub(super) order: Option<&'static [usize]>,
+    warm_up: bool,
 }
 
 impl Rounds {
     pub(super) fn new(count: usize) -> Rounds {
-        Rounds { count, warm_up: true, order: None }
+        Rounds { count, warm_up: true }
     }
 
     pub(super) fn without_warm_up(count: usize) -> Rounds {
-        Rounds { warm_up: false, ..Rounds::new(count) }
+        Rounds { count, warm_up: false }
     }
 
+    /// Returns the turns. Another contender begins each round, so that after-effects of a run disturb
+    /// all of them equally often.
     fn turns(self, contenders: usize) -> impl Iterator<Item = Turn> {
-        let at = move |round: usize, turn: usize| {
-            self.order.map_or((round + turn) % contenders, |order| order[turn])
-        };
         let of_round = move |round| {
-            (0..contenders).map(move |turn| Turn { round, contender: at(round, turn) })
+            (0..contenders).map(move |turn| Turn { round, contender: (round + turn) % contenders })
         };
         (usize::from(!self.warm_up)..=self.count).flat_map(of_round)
     }
@@ -217,8 +180,6 @@ impl Turn {
 pub(super) struct Table {
     names: Vec<String>,
     pub(super) rows: Vec<Row>,
-    /// Names of contenders that this machine lacks. A bar that names one is missed.
-    lacking: Vec<&'static str>,
 }
 
 impl Table {
@@ -230,12 +191,7 @@ impl Table {
         let names: Vec<String> = names.into_iter().map(Into::into).collect();
         let mut rows: Vec<Row> = rows.into_iter().collect();
         rows.iter_mut().for_each(|row| row.values.resize(names.len(), Series::default()));
-        Table { names, rows, lacking: Vec::new() }
-    }
-
-    /// Also says of each row which contenders this machine lacks.
-    pub(super) fn lacking(self, names: impl IntoIterator<Item = &'static str>) -> Table {
-        Table { lacking: names.into_iter().collect(), ..self }
+        Table { names, rows }
     }
 
     /// Calls `act` for each turn and adds the values that it returns, in the order of the rows. Rows
@@ -267,19 +223,14 @@ impl Table {
 
     /// Prints medians, ratios and bars; returns whether every bar is met.
     pub(super) fn print(&self, title: &str) -> bool {
-        let met = self.print_bars(title);
+        self.print_medians(title);
+        println!("ratios of {}, 90 % interval", self.names.first().map_or("", String::as_str));
+        let met: Vec<bool> = self.measured().flat_map(|row| self.print_row(row)).collect();
         if !met.is_empty() {
             let count = met.iter().filter(|met| **met).count();
             println!("bars that are met: {count} of {}", met.len());
         }
         met.into_iter().all(|met| met)
-    }
-
-    /// Prints medians, ratios and bars; returns for each bar whether it is met.
-    pub(super) fn print_bars(&self, title: &str) -> Vec<bool> {
-        self.print_medians(title);
-        println!("ratios of {}, 90 % interval", self.names.first().map_or("", String::as_str));
-        self.measured().flat_map(|row| self.print_row(row)).collect()
     }
 
     pub(super) fn print_medians(&self, title: &str) {
@@ -312,10 +263,6 @@ impl Table {
                     println!("(at most {most}: {})", verdict.word);
                 }
                 Bar::RatioAtLeast(_, least) => println!("(at least {least}: {})", verdict.word),
-                Bar::Band { .. } => {
-                    let (low, high) = row.band().unwrap_or((f64::NAN, f64::NAN));
-                    println!("(to itself {low:.3}–{high:.3}: {})", verdict.word);
-                }
                 Bar::AsFast | Bar::NoSlower => println!("{}", verdict.word),
             }
         };
@@ -337,13 +284,6 @@ impl Table {
         for bar in row.bars.iter().filter(|bar| matches!(bar, Bar::Median(_) | Bar::Most(_))) {
             print!("{:<38} {:<7} ", row.name, row.unit);
             judge(*bar, None);
-        }
-        for name in &self.lacking {
-            let is_missed = row.has_bar_to(name);
-            let word = if is_missed { ": MISSED" } else { "" };
-            print!("{:<38} to {name:<14} {:>7}  {:<14} ", row.name, "–", "–");
-            println!("(not on this machine{word})");
-            met.extend(is_missed.then_some(false));
         }
         met
     }
@@ -375,8 +315,6 @@ mod tests {
         };
         assert_eq!(contenders(Rounds::new(2), 2), [0, 1, 1, 0, 0, 1]);
         assert_eq!(contenders(Rounds::without_warm_up(1), 3), [1, 2, 0]);
-        let fixed = Rounds { order: Some(&[1, 0, 2]), ..Rounds::without_warm_up(2) };
-        assert_eq!(contenders(fixed, 3), [1, 0, 2, 1, 0, 2]);
     }
 
     #[test]
@@ -436,26 +374,5 @@ mod tests {
         assert!(!verdict(Bar::RatioAtMost("a", 0.25), &values).met);
         assert!(verdict(Bar::RatioAtLeast("a", 0.5), &values).met);
         assert!(!verdict(Bar::RatioAtLeast("b", 0.5), &values).met);
-    }
-
-    #[test]
-    fn a_bar_whose_peer_this_machine_lacks_is_missed() {
-        let met = |lacking: &'static str| {
-            let values: [Series; 1] = [[1.0].into_iter().collect()];
-            let row = Row::new("wall", "s", &[Bar::RatioAtMost("a", 9.0)]).with_values(values);
-            Table::new(["rlaunch"], [row]).lacking([lacking]).print_bars("")
-        };
-        assert_eq!((met("a"), met("b")), (vec![false], vec![]));
-    }
-
-    #[test]
-    fn a_band_is_that_of_a_peer_beside_itself() {
-        let band = |own: f64, more_is_better| {
-            let values: [&[f64]; 3] = [&[own; 3], &[1.0; 3], &[0.8, 1.0, 1.2]];
-            verdict(Bar::Band { more_is_better }, &values).word
-        };
-        assert_eq!(band(1.1, true), "met");
-        assert_eq!((band(2.0, true), band(2.0, false)), ("met: better", "MISSED"));
-        assert_eq!((band(0.5, true), band(0.5, false)), ("MISSED", "met: better"));
     }
 }

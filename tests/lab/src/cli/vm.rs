@@ -62,29 +62,6 @@ pub(crate) enum Vm {
     },
     /// Plug a cable back in.
     Heal(Interface),
-    /// Drop, delay or corrupt what an interface sends.
-    Netem {
-        #[command(flatten)]
-        at: Interface,
-        /// Words that follow `tc qdisc ... netem`, such as `loss 10%`; without any, netem is removed.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        words: Vec<String>,
-    },
-    /// Set the MTU of an interface.
-    Mtu {
-        #[command(flatten)]
-        at: Interface,
-        /// MTU in bytes.
-        mtu: u32,
-    },
-    /// Take an interface down or up inside the guest.
-    Port {
-        #[command(flatten)]
-        at: Interface,
-        /// New state of the interface.
-        #[arg(value_parser = ["down", "up"])]
-        state: String,
-    },
 }
 
 /// Network interface of a guest.
@@ -134,14 +111,6 @@ pub(super) fn run(name: &str, vm: &Vm) -> Result<ExitCode, LabError> {
             VmLab::find(name)?.cut(&at.guest, &at.interface, kind)?;
         }
         Vm::Heal(at) => VmLab::find(name)?.heal(&at.guest, &at.interface)?,
-        Vm::Netem { at, words } => {
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            VmLab::find(name)?.netem(&at.guest, &at.interface, &words)?;
-        }
-        Vm::Mtu { at, mtu } => VmLab::find(name)?.set_mtu(&at.guest, &at.interface, *mtu)?,
-        Vm::Port { at, state } => {
-            VmLab::find(name)?.set_port(&at.guest, &at.interface, state == "up")?;
-        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -4,7 +4,7 @@
 
 use super::glibc::BinaryKind;
 use super::machine::TargetMachine;
-use super::unwinding::{LinkerCall, without_tables};
+use super::release::{LinkerCall, without_tables};
 use super::workspace_build::{self, BuildSet};
 use super::{
     AGENT, COPIER, LAUNCHER, Profile, STACK_READER, build_bench_for, build_library, build_program,

@@ -9,8 +9,7 @@
 //! | `workspace_build` | builds for tests: the whole workspace by one call of cargo |
 //! | `machine` | target machines of builds |
 //! | `glibc` | linking that older C libraries accept |
-//! | `reproducible` | builds of what ships, without paths of the building machine |
-//! | `unwinding` | programs without tables for unwinding |
+//! | `release` | builds of what ships, without paths of the building machine and tables for unwinding |
 //! | `aarch64` | files for hosts of aarch64, and the launcher for such machines |
 //! | `packages` | one file, `.tar.gz`, `.deb`, `.rpm` and wheel of what was built |
 
@@ -18,8 +17,7 @@ pub mod aarch64;
 mod glibc;
 mod machine;
 pub mod packages;
-mod reproducible;
-mod unwinding;
+mod release;
 pub(crate) mod workspace_build;
 
 use std::env;
@@ -36,8 +34,7 @@ use crate::command::{at_once, printed, run, show};
 use crate::{LabError, setup};
 use glibc::BinaryKind;
 use machine::TargetMachine;
-use reproducible::release_cargo;
-use unwinding::{LinkerCall, without_tables};
+use release::{LinkerCall, release_cargo, without_tables};
 use workspace_build::{BuildSet, Compiler};
 pub(crate) use workspace_build::{Built, TEST_FEATURES};
 
@@ -107,7 +104,12 @@ pub fn build_all(profile: Profile) -> Result<PathBuf, LabError> {
                 build_library(&target, &machine)?;
                 build_prover_for(&machine)
             };
-            let here = || build_launcher().and_then(|()| build_bench(profile));
+            let here = || {
+                build_launcher()?;
+                build_bench_for(&machine)?;
+                // Later builds compare their communicator with the one in these programs.
+                build_measure()
+            };
             let lanes: [&(dyn Fn() -> Result<(), LabError> + Sync); 2] = [&here, &sent];
             at_once(lanes, |build| build())?;
         }
@@ -211,30 +213,12 @@ pub(crate) fn place_sources(from: &Path, to: &Path) -> Result<(), LabError> {
     })
 }
 
-/// Builds the prover and lays it out beside the agent. Needs cmake and libclang, without which
-/// [`build`] works.
-pub fn build_prover(profile: Profile) -> Result<(), LabError> {
-    match profile {
-        Profile::Lab => build(profile).map(drop),
-        Profile::Release => build_prover_for(&TargetMachine::own()?),
-    }
-}
-
-/// Builds the prover as it ships. It is linked dynamically, since it loads rdma-core at run time.
+/// Builds the prover as it ships. Needs cmake and libclang, without which [`build`] works. It is linked dynamically, since it
+/// loads rdma-core at run time.
 fn build_prover_for(machine: &TargetMachine) -> Result<(), LabError> {
     let program = "rlaunch-prover";
     let place = machine.place(&target_directory()?, Profile::Release).join(program);
     build_program(machine, &["prover"], ("agent", program), &place)
-}
-
-/// Builds the program of `rlaunch bench` and lays it out beside the agent.
-pub fn build_bench(profile: Profile) -> Result<(), LabError> {
-    if profile == Profile::Lab {
-        return build(profile).map(drop);
-    }
-    build_bench_for(&TargetMachine::own()?)?;
-    // Later builds compare their communicator with the one in these programs.
-    build_measure(profile)
 }
 
 /// Builds the program of `rlaunch bench` as it ships.
@@ -250,17 +234,13 @@ fn build_bench_for(machine: &TargetMachine) -> Result<(), LabError> {
 const MEASURE: [&str; 2] = ["measure", "init"];
 
 /// Builds the programs that measure a communicator, and lays them out beside the launcher.
-pub(crate) fn build_measure(profile: Profile) -> Result<(), LabError> {
-    let name = profile.name();
-    let mut build = match profile {
-        Profile::Lab => cargo(),
-        Profile::Release => release_cargo()?,
-    };
-    build.args(["build", "-p", "rlaunch-comm", "--profile", name]);
+pub(crate) fn build_measure() -> Result<(), LabError> {
+    let mut build = release_cargo()?;
+    build.args(["build", "-p", "rlaunch-comm", "--release"]);
     build.args(MEASURE.iter().flat_map(|program| ["--example", program]));
     show("build the programs that measure communicators", &mut build)?;
-    let built = target_directory()?.join(name).join("examples");
-    let beside = directory(profile)?;
+    let built = target_directory()?.join("release/examples");
+    let beside = directory(Profile::Release)?;
     MEASURE.iter().try_for_each(|name| place(&built.join(name), &beside.join(name)))
 }
 

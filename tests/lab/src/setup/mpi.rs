@@ -6,7 +6,6 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{self, Command};
 
-use crate::command::background::Background;
 use crate::command::run;
 use crate::setup::recipe_name;
 use crate::setup::venv::{Base, Venv};
@@ -16,18 +15,11 @@ use crate::{LabError, setup};
 const SOURCE: &str = include_str!("../../../netns/mpi/program.c");
 const SCRIPT: &str = include_str!("../../../netns/mpi/program.py");
 
-/// Python's interface to each library. Its tests are those of this version.
+/// Python's interface to each library.
 const MPI4PY: &str = "mpi4py==4.1.2";
 
 /// Script that starts a program under another name. Arguments: name, program, its arguments.
 const RENAMED: &str = r#"exec -a "$0" "$@""#;
-/// Script that gets the tests of a source distribution. Arguments: directory for the download,
-/// interpreter, package, directory of the tests.
-const DOWNLOAD: &str = r#"mkdir -p "$1/source"
-    timeout 300 "$2" -m pip download --quiet --disable-pip-version-check --no-deps --no-cache-dir \
-        --no-binary :all: --dest "$1" "$3"
-    tar xzf "$1"/*.tar.gz --strip-components 1 -C "$1/source"
-    mv -T "$1/source/test" "$4""#;
 
 /// MPI library.
 #[derive(Debug)]
@@ -145,24 +137,6 @@ impl MpiLibrary {
     }
 }
 
-/// Returns the directory with mpi4py's own tests, from its source distribution, which is downloaded
-/// unless it is in the cache.
-pub(crate) fn mpi4py_tests() -> Result<PathBuf, LabError> {
-    let cache = setup::cache();
-    let place = cache.join(recipe_name("mpi4py-tests", [MPI4PY]));
-    if place.is_dir() {
-        return Ok(place);
-    }
-    let new = cache.join(format!("mpi4py-tests.{}", process::id()));
-    let python = LIBRARIES[0].build()?.join("bin/python");
-    let mut download = Command::new("sh");
-    download.args(["-euc", DOWNLOAD, "sh"]).arg(&new).arg(python).arg(MPI4PY).arg(&place);
-    println!("downloading the sources of {MPI4PY}");
-    let downloaded = run("download the tests of mpi4py", &mut download);
-    let _ = fs::remove_dir_all(&new);
-    downloaded.map(|_| place)
-}
-
 /// Returns the path of the compiled program in the cache. Its name has a digest of the source.
 fn compiled(compiler: &str) -> Result<PathBuf, LabError> {
     let cache = setup::cache();
@@ -187,11 +161,6 @@ fn compiled(compiler: &str) -> Result<PathBuf, LabError> {
 /// Builds the virtual environments that do not exist.
 pub(crate) fn build() -> Result<(), LabError> {
     LIBRARIES.iter().try_for_each(|library| library.build().map(drop))
-}
-
-/// Starts building the virtual environments in the background; [`build`] then waits for them.
-pub(crate) fn build_beside() -> Vec<Background> {
-    LIBRARIES.iter().filter_map(Venv::build_beside).collect()
 }
 
 #[cfg(test)]

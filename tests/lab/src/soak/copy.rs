@@ -4,15 +4,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fastrand::Rng;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{MAX_FAILURES, install, left_on, stacks};
+use super::{Tally, install, left_on, stacks};
 use crate::command::background::Background;
 use crate::command::{at_once, last_lines, run as run_program, wait_until};
 use crate::files::{make_dir, remove_dir};
@@ -43,8 +42,6 @@ const BOUND: Duration = Duration::from_secs(90);
 const UNATTENDED: Duration = Duration::from_secs(20);
 /// Variable by which programs on the launch node are told from those of other copies.
 const MARK: &str = "RLAUNCH_SOAK_COPY";
-/// Number of copies between two lines of progress.
-const PROGRESS_EVERY: usize = 50;
 
 /// What happens to a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,41 +73,24 @@ const TROUBLES: [Trouble; 8] = [
 pub(super) fn run(copies: usize, seed: u64, rlaunch: &Path) -> Result<bool, LabError> {
     setup::install(PackageSet::Lab)?;
     let options = Options { net: NET, ..Options::new(NAME, CONCURRENT * CHAIN) };
-    println!("{copies} copies with seed {seed}");
     Lab::with_fresh(&options, |lab| soak(&lab, rlaunch, copies, seed))
 }
 
 fn soak(lab: &Lab, rlaunch: &Path, copies: usize, seed: u64) -> Result<bool, LabError> {
     let rlaunch = install(lab, rlaunch)?;
-    let (ran, failed, began) = (AtomicUsize::new(0), AtomicUsize::new(0), Instant::now());
+    let tally = Tally::new(copies, seed, CONCURRENT);
     let hosts = lab.hosts();
     at_once(hosts.chunks(CHAIN).enumerate(), |(group, hosts)| {
         let mut field = Field::new(lab, &rlaunch, hosts, group)?;
-        // Which group runs a copy does not depend on how fast others are, so a seed repeats all.
-        for number in (group..copies).step_by(CONCURRENT) {
-            if failed.load(Ordering::Relaxed) >= MAX_FAILURES {
-                break;
-            }
+        tally.run_lane(group, |number| {
             let trial = Trial::draw(seed, number);
-            if let Err(error) = field.attempt(&trial) {
-                println!("copy {number} of seed {seed}, {trial:?}: {}", error.describe());
-                failed.fetch_add(1, Ordering::Relaxed);
-                field.reset(&trial)?;
-            }
-            let ran = ran.fetch_add(1, Ordering::Relaxed) + 1;
-            if ran.is_multiple_of(PROGRESS_EVERY) {
-                println!("{ran} of {copies}, {} s", began.elapsed().as_secs());
-            }
-        }
+            let Err(error) = field.attempt(&trial) else { return Ok(None) };
+            field.reset(&trial)?;
+            Ok(Some(format!("{trial:?}: {}", error.describe())))
+        })?;
         remove_dir(&field.source)
     })?;
-    let (ran, failed) = (ran.into_inner(), failed.into_inner());
-    if failed >= MAX_FAILURES {
-        println!("giving up after {MAX_FAILURES} failures");
-    }
-    let seconds = began.elapsed().as_secs();
-    println!("{ran} copies in random troubles, seed {seed}, in {seconds} s: {failed} failed");
-    Ok(failed == 0)
+    Ok(tally.conclude("copies in random troubles"))
 }
 
 /// One copy of the soak.

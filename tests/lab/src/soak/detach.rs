@@ -52,21 +52,19 @@ pub(super) fn run(jobs: usize, seed: u64, rlaunch: &Path) -> Result<bool, LabErr
 
 fn soak(lab: &Lab, rlaunch: &Path, jobs: usize, seed: u64) -> Result<bool, LabError> {
     let rlaunch = install(lab, rlaunch)?;
-    let tally = Tally::new(jobs, seed);
-    at_once(lab.hosts(), |host| {
+    let tally = Tally::new(jobs, seed, CONCURRENT);
+    at_once(lab.hosts().iter().enumerate(), |(lane, host)| {
         let mut command = lab.exec_in(Account::Root, Path::new("/"));
-        run_program("run a first job", command.arg(&rlaunch).args(["-H", &host, "true"]))?;
-        tally.run_each(|number| {
-            let job = Job::draw(lab, &rlaunch, &host, seed, number);
+        run_program("run a first job", command.arg(&rlaunch).args(["-H", host, "true"]))?;
+        tally.run_lane(lane, |number| {
+            let job = Job::draw(lab, &rlaunch, host, seed, number);
             let Job { trouble, is_early, delay, .. } = job;
             let moment = if is_early { "start" } else { "return" };
             let failure = |error| format!("{trouble:?} {delay:?} after its {moment}: {error}");
             Ok(job.run().err().map(failure))
         })
     })?;
-    let failed = tally.failed();
-    println!("jobs with -d, seed {seed}, in {} s: {failed} failed", tally.seconds());
-    Ok(failed == 0)
+    Ok(tally.conclude("jobs with -d"))
 }
 
 /// Job of the soak.

@@ -1,20 +1,20 @@
 //! `cargo lab soak doctor`: faults put into three guests, one at a time. `rlaunch doctor` must show the
 //! fault first, with no other finding as severe, and nothing once it is undone.
 
-mod faults;
-
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::LabError;
-use crate::bench::mesh::{RLAUNCH, with_guests};
 use crate::command::wait_until;
-use crate::dist::Profile;
-use crate::vm::VmLab;
-use faults::{FAULTS, FUNCTIONS, Fault};
+use crate::dist::{self, Profile};
+use crate::setup::{self, PackageSet};
+use crate::vm::{self, Topology, VmLab, VmOptions};
 
+const LAB: &str = "doctor";
 const GUESTS: [&str; 3] = ["n1", "n2", "n3"];
+/// Path of rlaunch on guests.
+const RLAUNCH: &str = "/share/rlaunch";
 /// Interfaces of a guest that a cable connects with another guest.
 const INTERFACES: [&str; 2] = ["eth1", "eth2"];
 /// Time limit of a diagnosis; emulated computers are slow.
@@ -33,8 +33,14 @@ struct Placed {
 
 /// Makes `count` faults, which `seed` chooses, and prints a line for each; returns whether each was found.
 pub(super) fn run(count: usize, seed: u64) -> Result<bool, LabError> {
+    setup::install(PackageSet::Verbs)?;
+    dist::build(Profile::Lab)?;
+    vm::build()?;
+    println!("starting {} guests", GUESTS.len());
+    let share = Some(dist::directory(Profile::Lab)?);
+    let guests = VmOptions { share, ..VmOptions::new(LAB, GUESTS.len(), Topology::Triangle) };
     let mut missed = 0;
-    with_guests(Profile::Lab, |lab| {
+    VmLab::with_fresh(&guests, |lab| {
         await_health(lab)?;
         for (number, placed) in choose(count, seed).iter().enumerate() {
             let started = Instant::now();
@@ -123,3 +129,105 @@ fn await_health(lab: &VmLab) -> Result<(), LabError> {
     });
     healthy.map_err(|error| LabError::Unexpected(format!("{error}\n{last:#}")))
 }
+
+/// Fault of one guest. In the lines, `$IF` is a fabric interface of the guest and `$OTHER` the other one;
+/// files in `/run` keep what the undoing line needs.
+#[derive(Debug)]
+struct Fault {
+    /// Id of the finding that must come first.
+    id: &'static str,
+    /// Severity of that finding; no other finding may have it.
+    severity: &'static str,
+    make: &'static str,
+    undo: &'static str,
+}
+
+/// Shell functions for the lines: `address` prints the IPv4 address of an interface with its prefix length,
+/// and `bare` takes all IPv4 addresses from an interface.
+const FUNCTIONS: &str = "\
+address() { ip -o -4 address show dev $1 | awk '{ print $4 }'; }
+bare() { ip -4 address flush dev $1; }
+";
+
+const FAULTS: &[Fault] = &[
+    Fault {
+        id: "link.down",
+        severity: "error",
+        make: "address $IF > /run/fault && ip link set $IF down",
+        undo: "ip link set $IF up && ip address replace $(cat /run/fault) dev $IF",
+    },
+    Fault {
+        id: "fw.roce",
+        severity: "error",
+        make: "iptables -I INPUT -i $IF -p udp --dport 4791 -j DROP",
+        undo: "iptables -D INPUT -i $IF -p udp --dport 4791 -j DROP",
+    },
+    Fault {
+        id: "fw.ports",
+        severity: "error",
+        make: "iptables -I INPUT -p tcp --syn --dport 1024:65535 -j DROP",
+        undo: "iptables -D INPUT -p tcp --syn --dport 1024:65535 -j DROP",
+    },
+    Fault {
+        id: "mesh.cabling",
+        severity: "error",
+        make: "address $IF > /run/fault && address $OTHER > /run/other && bare $IF && bare $OTHER && \
+               ip address add $(cat /run/fault) dev $OTHER && ip address add $(cat /run/other) dev $IF",
+        undo: "bare $IF && bare $OTHER && ip address add $(cat /run/fault) dev $IF && \
+               ip address add $(cat /run/other) dev $OTHER",
+    },
+    Fault {
+        id: "mesh.subnet",
+        severity: "warning",
+        make: "address $IF > /run/fault && bare $IF && ip address add 192.168.177.9/24 dev $IF",
+        undo: "bare $IF && ip address add $(cat /run/fault) dev $IF",
+    },
+    Fault {
+        id: "roce.link-local",
+        severity: "error",
+        make: "address $IF > /run/fault && bare $IF",
+        undo: "ip address add $(cat /run/fault) dev $IF",
+    },
+    Fault {
+        id: "mtu.mismatch",
+        severity: "warning",
+        make: "cat /sys/class/net/$IF/mtu > /run/fault && ip link set $IF mtu 1500",
+        undo: "ip link set $IF mtu $(cat /run/fault)",
+    },
+    Fault {
+        id: "dev.provider",
+        severity: "error",
+        make: "mv /usr/lib/*/libibverbs/librxe-rdmav*.so /run/",
+        undo: "mv /run/librxe-rdmav*.so /usr/lib/$(uname -m)-linux-gnu/libibverbs/",
+    },
+    Fault {
+        id: "dev.rdma-cm",
+        severity: "error",
+        make: "rmmod rdma_ucm",
+        undo: "modprobe rdma_ucm",
+    },
+    Fault {
+        id: "dev.uverbs",
+        severity: "error",
+        make: "mv /dev/infiniband /dev/away",
+        undo: "mv /dev/away /dev/infiniband",
+    },
+    Fault {
+        id: "clock.offset",
+        severity: "warning",
+        make: "date -s @$(($(date +%s) + 90))",
+        undo: "date -s @$(($(date +%s) - 90))",
+    },
+    Fault {
+        id: "lim.shm",
+        severity: "warning",
+        make: "head -c 4G /dev/zero > /dev/shm/full 2> /dev/null || true",
+        undo: "rm /dev/shm/full",
+    },
+    Fault {
+        id: "net.name",
+        severity: "warning",
+        make: "cp /etc/hosts /run/fault && (echo 192.0.2.7 $(hostname); cat /run/fault) > /etc/hosts",
+        undo: "cat /run/fault > /etc/hosts",
+    },
+];

@@ -34,6 +34,11 @@ const OWN: &str = include_str!("frameworks/own.sh");
 const OWN_NAME: &str = r#"sed "s/^[0-9.]*\( $(hostname)\)$/127.0.1.1\1/" /etc/hosts >/run/hosts &&
     grep -q ^127.0.1.1 /run/hosts && mount --bind /run/hosts /etc/hosts"#;
 
+/// Copies rlaunch, under the name `mpirun` as well, and the keys of an account. Arguments: a directory and its copy, of each.
+const COPY: &str = r#"mkdir -p "$2" "$4"
+    cp -rT "$1" "$2" && ln -s rlaunch "$2/mpirun"
+    cp -rT --preserve=mode "$3" "$4""#;
+
 /// Files of programs in their directory on hosts.
 const PROGRAMS: &[(&str, &str, u32)] = &[
     ("ddp.py", include_str!("../../../netns/frameworks/ddp.py"), 0o644),
@@ -127,23 +132,12 @@ impl Field<'_> {
 
     /// Gives root on a host rlaunch under the name `mpirun`, and the keys to the other hosts.
     fn put_launcher_on(&self, host: &str) -> Result<(), LabError> {
-        let from = self.lab.installed();
-        let copy = |path: &Path, to: &Path, mode| {
-            let operation = format!("read {}", path.display());
-            let bytes = fs::read(path).map_err(LabError::io(operation))?;
-            self.lab.write_file(host, to, &bytes, mode)
-        };
-        for path in files_below(&from)? {
-            let inside = path.strip_prefix(&from).unwrap_or(&path);
-            copy(&path, &self.directory.join("dist").join(inside), 0o755)?;
-        }
-        let home = Account::Root.home().join(".ssh");
-        for path in files_below(&self.lab.ssh_dir(Account::Root))? {
-            copy(&path, &home.join(path.file_name().unwrap_or_default()), 0o600)?;
-        }
-        let link = format!("cd {} && ln -s rlaunch dist/mpirun", self.directory.display());
-        let mut command = self.lab.on(host, Account::Root)?;
-        run_program("name rlaunch mpirun", command.args(["sh", "-c", &link])).map(drop)
+        let programs = self.lab.path(host, &self.directory.join("dist"))?;
+        let keys = self.lab.path(host, &Account::Root.home().join(".ssh"))?;
+        let mut copy = Command::new("sh");
+        copy.args(["-euc", COPY, "sh"]).arg(self.lab.installed()).arg(programs);
+        copy.arg(self.lab.ssh_dir(Account::Root)).arg(keys);
+        run_program("copy rlaunch and keys to a host", &mut copy).map(drop)
     }
 
     /// Makes a command that runs a line on the launch node, whose PATH begins with `programs`.
@@ -393,19 +387,4 @@ impl Try {
             Some(_) => format!("{:.1} (wrong)", self.seconds),
         }
     }
-}
-
-/// Lists the files below a directory.
-fn files_below(directory: &Path) -> Result<Vec<PathBuf>, LabError> {
-    let operation = format!("list {}", directory.display());
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory).map_err(LabError::io(operation))?.flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            files.extend(files_below(&path)?);
-        } else {
-            files.push(path);
-        }
-    }
-    Ok(files)
 }

@@ -6,31 +6,28 @@ mod copy;
 mod detach;
 mod doctor;
 mod frameworks;
-mod hostile;
 mod launch;
 mod mpi;
 mod options;
 mod stacks;
 mod teardown;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::Subcommand;
-use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
 
-use crate::bench::contender::clear;
-use crate::bench::{Series, mesh};
+use crate::bench::Series;
 use crate::command::background::Background;
 use crate::command::last_lines;
 use crate::dist::{self, Profile};
-use crate::setup::mpi::NAMES;
 use crate::{Lab, LabError};
 
-pub use hostile::{build as hostile, is_running as hostile_runs};
 pub use launch::{SoakOptions, run as launch};
+pub use teardown::{hostile, hostile_runs};
 
 /// Time limit for an sshd to end after its client has.
 const IDLE: Duration = Duration::from_secs(10);
@@ -44,13 +41,6 @@ const PROGRESS_EVERY: usize = 100;
 pub enum Soak {
     /// Launch jobs of two ranks on every host; fails if one hangs, fails or leaves anything behind.
     Launch(SoakOptions),
-    /// Prove the RDMA mesh of three guests repeatedly; fails if a job hangs, fails or leaves a queue
-    /// pair.
-    Mesh {
-        /// Number of jobs, one after the other.
-        #[arg(long, default_value_t = 100)]
-        launches: usize,
-    },
     /// Put random faults into three guests, one at a time; fails if rlaunch doctor does not show a
     /// fault first, or finds something as severe beside it.
     Doctor {
@@ -69,19 +59,11 @@ pub enum Soak {
         seconds: u64,
     },
     /// Launch programs of six MPI libraries that check their results, on 1, 2, 4 and 16 hosts; fails
-    /// if one hangs, fails or leaves anything behind. With --suite, compare rlaunch with the libraries'
-    /// own launchers instead.
+    /// if one hangs, fails or leaves anything behind.
     Mpi {
         /// Maximum duration in seconds; if it is too short, some shapes get fewer launches.
         #[arg(long, default_value_t = 1200, value_parser = clap::value_parser!(u64).range(1..))]
         seconds: u64,
-        /// Run mpi4py's own tests on four ranks of two hosts, under rlaunch and under the launcher of each
-        /// library; fails if a test ends in another way under rlaunch, apart from known differences.
-        #[arg(long, conflicts_with = "seconds")]
-        suite: bool,
-        /// Run the suite with this library only; can be repeated.
-        #[arg(long, requires = "suite", value_parser = PossibleValuesParser::new(NAMES))]
-        library: Vec<String>,
     },
     /// Push changing trees to three hosts, three pushes at once, each in a random trouble at a random moment: a host that
     /// is cut off, crashes, is killed or has no space, or a signal to rlaunch. Fails if a file is neither the old nor the
@@ -90,9 +72,8 @@ pub enum Soak {
         /// Number of pushes.
         #[arg(long, default_value_t = 200)]
         copies: usize,
-        /// Seed that chooses troubles, moments and trees; by default a random one, which is printed.
-        #[arg(long)]
-        seed: Option<u64>,
+        #[command(flatten)]
+        seed: Seed,
     },
     /// Run jobs with -d, four at once, each in a random trouble at a random moment: stopped, by signals to its
     /// launcher or to the rlaunch that waits for its start, or on a host that is cut off. Fails if one has
@@ -101,9 +82,8 @@ pub enum Soak {
         /// Number of jobs.
         #[arg(long, default_value_t = 300)]
         jobs: usize,
-        /// Seed that chooses troubles and moments; by default a random one, which is printed.
-        #[arg(long)]
-        seed: Option<u64>,
+        #[command(flatten)]
+        seed: Seed,
     },
     /// Run command lines of torch, Lightning, accelerate, DeepSpeed, JAX, TensorFlow, Ray, Dask, vLLM and SGLang as their
     /// pages have them (the last two with stand-ins) on three hosts, also where a host's own name resolves to 127.0.1.1,
@@ -122,40 +102,41 @@ pub enum Soak {
         /// Number of jobs.
         #[arg(long, default_value_t = 500)]
         jobs: usize,
-        /// Seed that chooses helpers, ways and moments; by default a random one, which is printed.
-        #[arg(long)]
-        seed: Option<u64>,
+        #[command(flatten)]
+        seed: Seed,
     },
+}
+
+/// What a soak draws at random.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Seed {
+    /// Seed that chooses all that is random; by default a random one, which is printed.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+impl Seed {
+    fn get(self) -> u64 {
+        self.seed.unwrap_or_else(|| fastrand::u64(..))
+    }
 }
 
 /// Runs a soak; returns whether it found nothing wrong.
 pub fn run(soak: &Soak) -> Result<bool, LabError> {
+    let rlaunch = || dist::build(Profile::Lab);
     match soak {
-        Soak::Launch(options) => launch(options, &dist::build(Profile::Lab)?),
-        Soak::Mesh { launches } => mesh::soak(*launches),
+        Soak::Launch(options) => launch(options, &rlaunch()?),
         Soak::Doctor { faults, seed } => doctor::run(*faults, *seed),
         Soak::Comm { seconds } => comm::run(*seconds),
-        Soak::Mpi { suite: true, library, .. } => {
-            mpi::suite::run(library, &dist::build(Profile::Lab)?)
-        }
-        Soak::Mpi { seconds, .. } => mpi::run(*seconds, &dist::build(Profile::Lab)?),
-        Soak::Copy { copies, seed } => {
-            let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-            copy::run(*copies, seed, &dist::build(Profile::Lab)?)
-        }
-        Soak::Frameworks(options) => frameworks::soak(options, &dist::build(Profile::Lab)?),
-        Soak::Detach { jobs, seed } => {
-            let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-            detach::run(*jobs, seed, &dist::build(Profile::Lab)?)
-        }
+        Soak::Mpi { seconds } => mpi::run(*seconds, &rlaunch()?),
+        Soak::Copy { copies, seed } => copy::run(*copies, seed.get(), &rlaunch()?),
+        Soak::Frameworks(options) => frameworks::soak(options, &rlaunch()?),
+        Soak::Detach { jobs, seed } => detach::run(*jobs, seed.get(), &rlaunch()?),
         Soak::Options(options) => match &options.rlaunch {
             Some(rlaunch) => options::run(options, rlaunch),
-            None => options::run(options, &dist::build(Profile::Lab)?),
+            None => options::run(options, &rlaunch()?),
         },
-        Soak::Teardown { jobs, seed } => {
-            let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-            teardown::run(*jobs, seed, &dist::build(Profile::Lab)?)
-        }
+        Soak::Teardown { jobs, seed } => teardown::run(*jobs, seed.get(), &rlaunch()?),
     }
 }
 
@@ -165,51 +146,55 @@ fn install(lab: &Lab, rlaunch: &Path) -> Result<PathBuf, LabError> {
     Ok(lab.install(rlaunch.parent().unwrap_or(rlaunch))?.join("rlaunch"))
 }
 
-/// Jobs with numbers, which hosts run at once.
+/// Jobs with numbers, in lanes that run at once.
 struct Tally {
     jobs: usize,
     seed: u64,
+    lanes: usize,
     began: Instant,
-    next: AtomicUsize,
+    ran: AtomicUsize,
     failed: AtomicUsize,
 }
 
 impl Tally {
-    fn new(jobs: usize, seed: u64) -> Tally {
+    fn new(jobs: usize, seed: u64, lanes: usize) -> Tally {
         println!("{jobs} jobs with seed {seed}");
-        let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Tally { jobs, seed, began: Instant::now(), next, failed }
+        let (ran, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Tally { jobs, seed, lanes, began: Instant::now(), ran, failed }
     }
 
-    /// Runs jobs that no other host has taken until all are taken or too many have failed. `run` returns what has failed,
-    /// which is printed.
-    fn run_each(
+    /// Runs the jobs of a lane until too many of all have failed. Which lane runs a job does not depend on how fast others
+    /// are, so a seed repeats all. `run` returns what has failed, which is printed.
+    fn run_lane(
         &self,
+        lane: usize,
         mut run: impl FnMut(usize) -> Result<Option<String>, LabError>,
     ) -> Result<(), LabError> {
-        loop {
-            let number = self.next.fetch_add(1, Ordering::Relaxed);
-            if number >= self.jobs || self.failed() >= MAX_FAILURES {
-                return Ok(());
+        for number in (lane..self.jobs).step_by(self.lanes) {
+            if self.failed.load(Ordering::Relaxed) >= MAX_FAILURES {
+                break;
             }
             if let Some(failure) = run(number)? {
                 println!("job {number} of seed {}, {failure}", self.seed);
                 self.failed.fetch_add(1, Ordering::Relaxed);
             }
-            let begun = number + 1;
-            if begun.is_multiple_of(PROGRESS_EVERY) {
-                println!(
-                    "{begun} of {}: {} failed, {} s",
-                    self.jobs,
-                    self.failed(),
-                    self.seconds()
-                );
+            let ran = self.ran.fetch_add(1, Ordering::Relaxed) + 1;
+            if ran.is_multiple_of(PROGRESS_EVERY) {
+                let failed = self.failed.load(Ordering::Relaxed);
+                println!("{ran} of {}: {failed} failed, {} s", self.jobs, self.seconds());
             }
         }
+        Ok(())
     }
 
-    fn failed(&self) -> usize {
-        self.failed.load(Ordering::Relaxed)
+    /// Says what came of the jobs; returns whether none has failed.
+    fn conclude(&self, what: &str) -> bool {
+        let [ran, failed] = [&self.ran, &self.failed].map(|count| count.load(Ordering::Relaxed));
+        if failed >= MAX_FAILURES {
+            println!("giving up after {MAX_FAILURES} failures");
+        }
+        println!("{ran} {what}, seed {}, in {} s: {failed} failed", self.seed, self.seconds());
+        failed == 0
     }
 
     fn seconds(&self) -> u64 {
@@ -265,6 +250,22 @@ impl Launches {
     }
 }
 
+/// Kills everything that runs in the lab, and removes the temporary files of all hosts.
+fn clear(lab: &Lab) -> Result<(), LabError> {
+    lab.clear()?;
+    for host in lab.hosts() {
+        for directory in ["/tmp", "/dev/shm"].map(Path::new) {
+            let Ok(outside) = lab.path(&host, directory) else { continue };
+            for path in fs::read_dir(outside).into_iter().flatten().flatten().map(|of| of.path()) {
+                let removed =
+                    if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+                removed.map_err(LabError::io(format!("remove {}", path.display())))?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Runs one job; returns its duration. Fails if it is not over after `bound`, or fails, or prints
 /// what is not right, or leaves anything on a host.
 fn job(
@@ -306,7 +307,7 @@ fn left_on(lab: &Lab, host: &str) -> Result<Vec<String>, LabError> {
         }
     }
     for directory in ["/tmp", "/dev/shm", "/sys/fs/cgroup"] {
-        let entries = std::fs::read_dir(lab.path(host, Path::new(directory))?);
+        let entries = fs::read_dir(lab.path(host, Path::new(directory))?);
         let names = entries.into_iter().flatten().flatten();
         let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
         // The kernel's own files are in the directory of cgroups, too, and our program in /tmp.

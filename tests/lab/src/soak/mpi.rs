@@ -1,7 +1,5 @@
 //! `cargo lab soak mpi`: the programs that check MPI libraries, many times and with several numbers
-//! of hosts and ranks. [`suite`] runs other programs.
-
-pub(super) mod suite;
+//! of hosts and ranks.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

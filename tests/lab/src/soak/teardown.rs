@@ -6,11 +6,11 @@ mod cause;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io::PipeReader;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use fastrand::Rng;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{IDLE, MAX_FAILURES, Tally, hostile, hostile_runs, install};
+use super::{IDLE, Tally, install};
 use crate::bench::Series;
 use crate::command::background::Background;
 use crate::command::{at_once, last_lines, run as run_program, wait_until};
@@ -65,12 +65,12 @@ fn soak(lab: &Lab, rlaunch: &Path, jobs: usize, seed: u64) -> Result<bool, LabEr
     let program = fs::read(&program).map_err(LabError::io("read the hostile rank"))?;
     fs::write(rlaunch.with_file_name(PROXY), include_str!("teardown/connection.py"))
         .map_err(LabError::io("write a ProxyCommand"))?;
-    let tally = Tally::new(jobs, seed);
-    let on_host = |host: &str| -> Result<Vec<(String, f64)>, LabError> {
+    let tally = Tally::new(jobs, seed, CONCURRENT);
+    let on_host = |lane: usize, host: &str| -> Result<Vec<(String, f64)>, LabError> {
         lab.write_file(host, Path::new(PROGRAM), &program, 0o755)?;
         warm(lab, &rlaunch, host)?;
         let mut times = Vec::new();
-        tally.run_each(|number| {
+        tally.run_lane(lane, |number| {
             let job = Job::draw(seed, number, host);
             match job.run(lab, &rlaunch) {
                 Ok(took) => times.push((job.cause.kind(), took.as_secs_f64())),
@@ -84,23 +84,17 @@ fn soak(lab: &Lab, rlaunch: &Path, jobs: usize, seed: u64) -> Result<bool, LabEr
         Ok(times)
     };
     let mut times: BTreeMap<String, Series> = BTreeMap::new();
-    for (kind, took) in at_once(lab.hosts(), |host| on_host(&host))?.into_iter().flatten() {
+    let hosts = lab.hosts();
+    let all = at_once(hosts.iter().enumerate(), |(lane, host)| on_host(lane, host))?;
+    for (kind, took) in all.into_iter().flatten() {
         times.entry(kind).or_default().push(took);
     }
-    let failed = tally.failed();
-    if failed >= MAX_FAILURES {
-        println!("giving up after {MAX_FAILURES} failures");
-    }
-    let ran: usize = times.values().map(Series::count).sum::<usize>() + failed;
-    println!(
-        "{ran} jobs with hostile helpers, {CONCURRENT} at once, seed {seed}, in {} s: {failed} failed; seconds \
-         from the cause to the last trace, median (min–max):",
-        tally.seconds()
-    );
+    let is_clean = tally.conclude("jobs with hostile helpers");
+    println!("seconds from the cause to the last trace, median (min–max):");
     for (kind, series) in times {
         println!("  {kind}: {} of {}", series.summary(), series.count());
     }
-    Ok(failed == 0)
+    Ok(is_clean)
 }
 
 /// Sends the agent to a host, so that no job has to.
@@ -324,4 +318,33 @@ fn clear(lab: &Lab, host: &str) -> Result<(), LabError> {
         }
         Ok(left_on(lab, host)?.is_empty())
     })
+}
+
+/// Program of a rank that starts helper processes, which try to outlive it.
+const HOSTILE: &str = include_str!("hostile.c");
+
+/// Compiles the hostile rank into a directory; returns the path of the program.
+pub fn hostile(directory: &Path) -> Result<PathBuf, LabError> {
+    let (source, program) = (directory.join("hostile.c"), directory.join("hostile"));
+    let operation = "compile the hostile rank";
+    fs::write(&source, HOSTILE).map_err(LabError::io(operation))?;
+    run_program(operation, Command::new("cc").arg("-O2").arg("-o").arg(&program).arg(&source))?;
+    Ok(program)
+}
+
+/// Returns whether any process that the hostile rank started runs on a host, however briefly. All of
+/// them hold a lock, so the kernel knows.
+pub fn hostile_runs(lab: &Lab, host: &str) -> Result<bool, LabError> {
+    let tmp = lab.path(host, Path::new("/tmp"))?;
+    let entries = fs::read_dir(&tmp).map_err(LabError::io(format!("read {}", tmp.display())))?;
+    let locks = entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("hostile.alive."));
+    for lock in locks {
+        let lock = File::open(lock.path()).map_err(LabError::io("open the helpers' lock"))?;
+        if matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

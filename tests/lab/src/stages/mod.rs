@@ -34,6 +34,7 @@ use std::time::Duration;
 use crate::command::background::Background;
 use crate::command::display;
 use crate::netns::cgroup;
+use crate::setup::venv::Venv;
 use crate::setup::{self, PackageSet, mpi, python, roots};
 use crate::{LabError, dist};
 use changed::Checkout;
@@ -171,24 +172,17 @@ impl TestPlan {
     /// Starts building the virtual environments that tests on hosts are likely to need. One that is made of another begins
     /// once that is there.
     fn build_venvs(&self) -> Vec<Background> {
-        let is_about = |names: &[&str]| self.is_about(names);
-        let mut builds = Vec::new();
-        if self.reach.netns.includes("mpi") && is_about(&["mpi"]) {
-            builds.extend(mpi::build_beside());
-        }
-        let uses_torch =
-            ["training", "frameworks"].iter().any(|file| self.reach.netns.includes(file));
-        if uses_torch && is_about(&["torch", "training", "frameworks"]) {
-            builds.extend(python::TORCH.build_beside());
-        }
-        if self.reach.netns.includes("frameworks") && is_about(&["jax", "frameworks"]) {
-            builds.extend(python::NEW_JAX.build_beside());
-        }
-        if self.reach.netns.includes("frameworks") && is_about(&["torch", "starters", "frameworks"])
-        {
-            builds.extend(python::TORCH_STARTERS.build_beside());
-        }
-        builds
+        let venvs: [(&[&str], &[&str], &[Venv]); 4] = [
+            (&["mpi"], &[], &mpi::LIBRARIES),
+            (&["training", "frameworks"], &["torch"], &[python::TORCH]),
+            (&["frameworks"], &["jax"], &[python::NEW_JAX]),
+            (&["frameworks"], &["torch", "starters"], &[python::TORCH_STARTERS]),
+        ];
+        let wanted = venvs.into_iter().filter(|(files, names, _)| {
+            files.iter().any(|file| self.reach.netns.includes(file))
+                && self.is_about(&[*files, *names].concat())
+        });
+        wanted.flat_map(|(_, _, venvs)| venvs).filter_map(Venv::build_beside).collect()
     }
 
     /// Returns whether to build the files for hosts of aarch64.

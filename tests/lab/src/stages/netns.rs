@@ -87,91 +87,62 @@ fn skipped(names: &[String]) -> SkippedTests {
     if is_wanted(NUMPY) && !has_numpy() {
         skipped.push((NUMPY, format!("{BASE} has no numpy")));
     }
-    // Built before hosts start: they mount it then.
-    if is_wanted(TORCH)
-        && let Err(error) = python::TORCH.build()
-    {
-        skipped.push((TORCH, format!("no Python with torch: {error}")));
-    }
-    if is_wanted(STARTERS)
-        && let Err(error) = python::TORCH_STARTERS.build()
-    {
-        skipped.push((STARTERS, format!("no Python with accelerate and DeepSpeed: {error}")));
-    }
-    if is_wanted(JAX)
-        && let Err(error) = python::NEW_JAX.build()
-    {
-        skipped.push((JAX, format!("no Python with JAX: {error}")));
+    if is_wanted(GPU) && !has_gpu() {
+        skipped.push((GPU, "this machine has no NVIDIA GPU".to_owned()));
     }
     let missing = setup::missing(PackageSet::Headers);
     if is_wanted(MPI) && !missing.is_empty() {
         skipped.push((MPI, format!("not installed: {}", missing.join(", "))));
     }
-    if is_wanted(MPI_WHEELS)
-        && let Err(error) = mpi::build()
-    {
-        skipped.push((MPI_WHEELS, format!("no Python with an MPI library: {error}")));
+    for (part, programs) in INSTALLED {
+        let missing: Vec<_> = programs.iter().copied().filter(|one| !setup::has(one)).collect();
+        if is_wanted(part) && !missing.is_empty() {
+            skipped.push((part, format!("not installed: {}", missing.join(", "))));
+        }
     }
-    if is_wanted(MPI_IMAGE)
-        && let Err(error) = roots::MPI_IMAGE.make()
-    {
-        skipped.push((MPI_IMAGE, format!("no image with an MPI library: {error}")));
-    }
-    if is_wanted(GPU) && !has_gpu() {
-        skipped.push((GPU, "this machine has no NVIDIA GPU".to_owned()));
-    }
-    if !cgroup::are_available() {
-        let are_wanted = CGROUPS.into_iter().filter(|part| is_wanted(part));
-        skipped.extend(are_wanted.map(|part| (part, "no cgroups of version 2 here".to_owned())));
-    } else if is_wanted(SYSTEMD)
-        && let Err(error) = roots::SYSTEMD.make()
-    {
-        skipped.push((SYSTEMD, format!("no machine with systemd: {error}")));
-    }
-    if cgroup::are_available()
-        && is_wanted(NETWORKED)
-        && let Err(error) = roots::NETWORKED.make()
-    {
-        skipped.push((NETWORKED, format!("no machine with systemd-networkd: {error}")));
-    }
-    let slurm: Vec<_> = SLURM_PROGRAMS.into_iter().filter(|program| !setup::has(program)).collect();
-    if is_wanted(SLURM) && !slurm.is_empty() {
-        skipped.push((SLURM, format!("not installed: {}", slurm.join(", "))));
-    }
-    let shells: Vec<_> = LOGIN_SHELLS.into_iter().filter(|shell| !setup::has(shell)).collect();
-    if is_wanted(SHELLS) && !shells.is_empty() {
-        skipped.push((SHELLS, format!("not installed: {}", shells.join(", "))));
-    }
-    if is_wanted(BSD_CSH) && !setup::has("bsd-csh") {
-        skipped.push((BSD_CSH, "not installed: bsd-csh".to_owned()));
+    let without_cgroups = if cgroup::are_available() { &[][..] } else { &CGROUPS };
+    let are_wanted = without_cgroups.iter().filter(|part| is_wanted(part));
+    skipped.extend(are_wanted.map(|part| (*part, "no cgroups of version 2 here".to_owned())));
+    for (part, what, make) in MADE {
+        if is_wanted(part)
+            && !without_cgroups.contains(&part)
+            && let Err(error) = make()
+        {
+            skipped.push((part, format!("no {what}: {error}")));
+        }
     }
     skipped
 }
 
-/// Parts of the names of tests that need numpy, torch, programs that start torch's, JAX, Debian's MPI
-/// libraries, those of the Python package index, an NVIDIA GPU, hosts of another architecture, several login
-/// shells, Slurm, a machine with systemd, or an image with an MPI library.
+/// Parts of the names of tests, and the programs that they need.
+const INSTALLED: [(&str, &[&str]); 3] = [
+    ("slurm::", &["slurmctld", "slurmd", "srun", "munged"]),
+    ("shells::", &["fish", "zsh", "tcsh"]),
+    ("bsd_csh_", &["bsd-csh"]),
+];
+type Make = fn() -> Result<(), LabError>;
+/// Parts of the names of tests, what they need that is made once, and what makes it: before hosts start, which mount it then.
+const MADE: [(&str, &str, Make); 7] = [
+    ("torch_", "Python with torch", || python::TORCH.build().map(drop)),
+    ("torch_starters_", "Python with accelerate and DeepSpeed", || {
+        python::TORCH_STARTERS.build().map(drop)
+    }),
+    ("jax_", "Python with JAX", || python::NEW_JAX.build().map(drop)),
+    ("mpi::wheels::", "Python with an MPI library", mpi::build),
+    ("images::mpi_", "image with an MPI library", || roots::MPI_IMAGE.make().map(drop)),
+    (SYSTEMD, "machine with systemd", || roots::SYSTEMD.make().map(drop)),
+    (NETWORKED, "machine with systemd-networkd", || roots::NETWORKED.make().map(drop)),
+];
+const SYSTEMD: &str = "logout::systemd_";
+const NETWORKED: &str = "up_systemd::";
+/// Parts of the names of tests that need cgroups.
+const CGROUPS: [&str; 3] = [SYSTEMD, NETWORKED, "logout::logind_"];
+/// Parts of the names of tests that need numpy, Debian's MPI libraries, an NVIDIA GPU, or hosts of another architecture.
 const NUMPY: &str = "numpy_";
-const TORCH: &str = "torch_";
-const STARTERS: &str = "torch_starters_";
-const JAX: &str = "jax_";
 const MPI: &str = "mpi::";
-const MPI_WHEELS: &str = "mpi::wheels::";
 const GPU: &str = "gpu::";
 const AARCH64: &str = "aarch64::";
 const AARCH64_PYTHON: &str = "aarch64::python_";
-const SHELLS: &str = "shells::";
-const LOGIN_SHELLS: [&str; 3] = ["fish", "zsh", "tcsh"];
-const SYSTEMD: &str = "logout::systemd_";
-/// Beginning of the names of tests that need machines with systemd-networkd and netplan.
-const NETWORKED: &str = "up_systemd::";
-const MPI_IMAGE: &str = "images::mpi_";
-const SLURM: &str = "slurm::";
-const SLURM_PROGRAMS: [&str; 4] = ["slurmctld", "slurmd", "srun", "munged"];
-/// Parts of the names of tests that need cgroups.
-const CGROUPS: [&str; 3] = [SYSTEMD, NETWORKED, "logout::logind_"];
-/// Part of the names of tests that need the csh of BSD.
-const BSD_CSH: &str = "bsd_csh_";
 /// Beginning of the names of tests that install packages.
 const PACKAGES: &str = "packages::";
 

@@ -30,7 +30,7 @@ const ON_HOSTS: &str = "rlaunch-tests";
 #[rustfmt::skip]
 const HOSTS: &[(&str, &str, &str)] = &[
     // Command line, configuration, hosts.
-    ("launcher/cli/args launcher/cli/compat launcher/commands/help.rs launcher/commands/complete.rs launcher/commands/completions.rs launcher/help", "words dry_run missing example frameworks field", ""),
+    ("launcher/cli/args launcher/cli/compat launcher/commands/help.rs launcher/commands/completions.rs launcher/help", "words dry_run missing example frameworks field", ""),
     ("launcher/cli/config", "config environment shells abuse hosts field", ""),
     ("launcher/cli/allocation.rs launcher/hosts/mod.rs launcher/hosts/hostfile.rs", "hosts rsh abuse field slurm", ""),
     ("launcher/hosts/addresses bootstrap/rendezvous worker/network/rendezvous", "oob services lost hello mpi horovod abuse", "launching"),

@@ -1,5 +1,6 @@
 //! The image that all guests boot from. It is built once from Debian's packages and kept in the
-//! cache.
+//! cache. It is named by a digest of its recipe, so that a changed recipe makes another image and an
+//! unchanged one is never built twice.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,13 +8,12 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::recipe::{self, Script};
 use crate::LabError;
 use crate::command::background::Background;
 use crate::command::{run, with_spinner};
 use crate::files::{make_dir, remove_dir};
 use crate::netns::state::lock;
-use crate::setup::{self, PackageSet};
+use crate::setup::{self, PackageSet, recipe_name};
 
 /// Time limit of one step; the slowest takes a minute.
 const STEP: Duration = Duration::from_secs(900);
@@ -35,7 +35,7 @@ impl Image {
 
     /// Finds the image of the current recipe, if it has been built.
     pub(super) fn find() -> Result<Option<Image>, LabError> {
-        let dir = setup::cache().join(recipe::image_name(&suite()?));
+        let dir = setup::cache().join(image_name(&suite()?));
         Ok(dir.exists().then_some(Image { dir }))
     }
 
@@ -58,7 +58,7 @@ impl Image {
         }
         setup::install(PackageSet::Guests)?;
         let suite = suite()?;
-        let dir = cache.join(recipe::image_name(&suite));
+        let dir = cache.join(image_name(&suite));
         println!("building the guests' image {} (once, about a minute)", dir.display());
         let start = Instant::now();
         remove_unfinished(&cache)?;
@@ -155,17 +155,17 @@ fn make(suite: &str, dir: &Path) -> Result<(), LabError> {
     step("package lists", "read the package lists", || {
         run("read the package lists", Command::new("apt-get").args(["update", "-q"])).map(drop)
     })?;
-    let words = [&[suite], recipe::PACKAGES].concat();
+    let words = [&[suite], PACKAGES].concat();
     let (root, kernel) = thread::scope(|scope| {
-        let root = scope.spawn(|| script(recipe::ROOT, dir, "root directory", &words));
-        let kernel = script(recipe::KERNEL, dir, "kernel", &[])
-            .and_then(|()| script(recipe::SIW, dir, "Soft-iWARP driver", &[]));
+        let root = scope.spawn(|| script(ROOT, dir, "root directory", &words));
+        let kernel = script(KERNEL, dir, "kernel", &[])
+            .and_then(|()| script(SIW, dir, "Soft-iWARP driver", &[]));
         (root.join(), kernel)
     });
     kernel?;
     root.unwrap_or_else(|_| Err(LabError::Unexpected("the root directory was not made".into())))?;
-    let inits = [recipe::GUEST_INIT.text, recipe::RAMDISK_INIT.text];
-    script(recipe::FINISH, dir, "keys, initial ramdisk and disk", &inits)
+    let inits = [GUEST_INIT.text, RAMDISK_INIT.text];
+    script(FINISH, dir, "keys, initial ramdisk and disk", &inits)
 }
 
 fn script(script: Script, dir: &Path, label: &str, words: &[&str]) -> Result<(), LabError> {
@@ -198,4 +198,58 @@ fn remove_unfinished(cache: &Path) -> Result<(), LabError> {
         path.is_dir() && extension.starts_with(UNFINISHED)
     };
     entries.filter(is_unfinished).try_for_each(|path| remove_dir(&path))
+}
+
+/// Debian packages in the image, beside the essential ones.
+const PACKAGES: &[&str] = &[
+    "openssh-server", "openssh-client",
+    // Verbs: libraries, tools and benchmarks.
+    "rdma-core", "ibverbs-providers", "ibverbs-utils", "perftest",
+    // Memory checker for unsafe code around verbs; `ip`, `tc` and `rdma`; `lspci`; `ping`. Containers inside guests.
+    "valgrind", "iproute2", "pciutils", "iputils-ping", "kmod", "procps", "hostname",
+    "python3-minimal", "podman", "crun", "netavark", "iptables",
+    // Sets addresses at boot, on guests that keep some.
+    "ifupdown",
+];
+
+/// Script, and its name in error messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Script {
+    name: &'static str,
+    text: &'static str,
+}
+
+/// Script that downloads Debian's kernel.
+const KERNEL: Script = Script { name: "kernel.sh", text: include_str!("image/kernel.sh") };
+/// Builds the Soft-iWARP driver for that kernel.
+const SIW: Script = Script { name: "siw.sh", text: include_str!("image/siw.sh") };
+/// Makes the root directory.
+const ROOT: Script = Script { name: "root.sh", text: include_str!("image/root.sh") };
+/// Puts the parts together.
+const FINISH: Script = Script { name: "finish.sh", text: include_str!("image/finish.sh") };
+/// pid 1 of a guest.
+const GUEST_INIT: Script =
+    Script { name: "guest-init.sh", text: include_str!("image/guest-init.sh") };
+/// Script that runs as process 1 in the initial ramdisk and then executes the guest's own process
+/// 1.
+const RAMDISK_INIT: Script =
+    Script { name: "ramdisk-init.sh", text: include_str!("image/ramdisk-init.sh") };
+
+const SCRIPTS: &[Script] = &[KERNEL, SIW, ROOT, FINISH, GUEST_INIT, RAMDISK_INIT];
+
+/// Returns the name of the image for the release of Debian with the code name `suite`.
+fn image_name(suite: &str) -> String {
+    let scripts = SCRIPTS.iter().flat_map(|script| [script.name, script.text]);
+    recipe_name("vm", [suite].into_iter().chain(PACKAGES.iter().copied()).chain(scripts))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_script_counts() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/vm/image");
+        assert_eq!(SCRIPTS.len(), std::fs::read_dir(folder).unwrap().count());
+    }
 }

@@ -4,21 +4,17 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `recipe`, `image` | what the guests' image is made of; building it |
+//! | `image` | what the guests' image is made of; building it |
 //! | `topology`, `network` | addresses and cables; bridges and taps on this machine |
 //! | `guest`, `accelerator` | one QEMU process; KVM or emulation |
-//! | `monitor`, `faults` | commands to a running QEMU; cutting and disturbing links |
+//! | `faults` | cutting and disturbing links, some of it by commands to a running QEMU |
 //! | `state` | paths and record of a lab |
-//! | `pair` | both ends of a measurement between two guests |
 
 mod accelerator;
 mod faults;
 mod guest;
 mod image;
-mod monitor;
 mod network;
-pub mod pair;
-mod recipe;
 mod state;
 mod topology;
 

@@ -46,9 +46,8 @@ impl Feed {
         let mut packets = VecDeque::new();
         while let Some((&[in_parts, length], rest)) = data.split_first_chunk::<FRAME>() {
             let Some((words, rest)) = rest.split_first_chunk::<{ Header::SIZE }>() else { break };
-            let both = u128::from_le_bytes(*words);
             let length = usize::from(length).min(PACKET).min(rest.len());
-            let header = Header::from_words([both as u64, (both >> 64) as u64]);
+            let header = Header::from_bytes(words);
             let header = header.map(|header| Header { length: length as u32, ..header });
             packets.push_back((in_parts % 2 == 1, header, rest[..length].to_vec()));
             data = &rest[length..];
@@ -136,9 +135,8 @@ pub fn packets(data: &[u8]) {
 pub fn packets_seeds() -> Vec<Vec<u8>> {
     let packet = |in_parts, kind, (tag, transfer), payload: &[u8]| {
         let header = Header { kind, context: 0, tag, transfer, length: payload.len() as u32 };
-        let [first, second] = header.to_words();
         let head = [in_parts, payload.len() as u8];
-        [&head[..], &first.to_le_bytes(), &second.to_le_bytes(), payload].concat()
+        [&head[..], &header.to_bytes(), payload].concat()
     };
     let offer = [48_u64.to_le_bytes(), [0; 8]].concat();
     let whole = [

@@ -438,6 +438,20 @@ impl Header {
         [first, u64::from(self.tag) | u64::from(self.transfer) << 32]
     }
 
+    /// Encodes the header in the byte order of connections.
+    #[inline]
+    pub(crate) fn to_bytes(self) -> [u8; Header::SIZE] {
+        let [first, second] = self.to_words();
+        (u128::from(first) | u128::from(second) << 64).to_le_bytes()
+    }
+
+    /// Decodes what [`Header::to_bytes`] returns. Fails if the packet kind is unknown.
+    #[inline]
+    pub(crate) fn from_bytes(bytes: &[u8; Header::SIZE]) -> Result<Header, LinkError> {
+        let both = u128::from_le_bytes(*bytes);
+        Header::from_words([both as u64, (both >> 64) as u64])
+    }
+
     /// Decodes a header. Fails if the packet kind is unknown.
     #[inline]
     pub(crate) fn from_words(words: [u64; 2]) -> Result<Header, LinkError> {

@@ -11,7 +11,7 @@ use rlaunch_bootstrap::frame::{self, FrameError, FrameReader};
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use rlaunch_plan::job::name::{Meant, NamedJob, verb_of};
 use rlaunch_text::printable;
-use rlaunch_text::redact::without_secrets;
+use rlaunch_text::shell::without_secrets;
 use serde::de::DeserializeOwned;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

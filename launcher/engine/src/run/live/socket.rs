@@ -12,7 +12,7 @@ use rlaunch_bootstrap::frame::{self, FrameReader};
 use rlaunch_bootstrap::protocol::inspection::Inspection;
 use rlaunch_bootstrap::protocol::session::ToSession;
 use rlaunch_plan::job::JobSpec;
-use rlaunch_text::redact::without_secrets;
+use rlaunch_text::shell::without_secrets;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::io::{self, Write};

@@ -27,7 +27,7 @@ use rlaunch_bootstrap::id::JobId;
 #[cfg(test)]
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_console::progress::Progress;
-use rlaunch_console::{limits, messages, open_files};
+use rlaunch_console::{limits, messages};
 use rlaunch_plan::findings::{self, CheckId};
 use rlaunch_plan::hosts::Host;
 use rlaunch_plan::job::JobSpec;
@@ -105,7 +105,7 @@ impl NodeError {
     fn hint(&self, host: &str) -> Option<String> {
         // A limit on open files may have caused any of these errors; then only the hint about that limit
         // helps.
-        open_files::hint(&messages::error_chain(self)).or_else(|| match self {
+        limits::open_files_hint(&messages::error_chain(self)).or_else(|| match self {
             NodeError::Deploy(error) => error.hint(host),
             NodeError::NoPlace(_) => Some(host_file::PLACES.to_owned()),
             NodeError::Local(error) => error.raw_os_error().and_then(limits::process_hint),

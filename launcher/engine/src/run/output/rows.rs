@@ -3,7 +3,7 @@
 
 use memchr::{memchr, memchr_iter, memrchr};
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_text::escape;
+use rlaunch_text::printable::escape_end;
 use std::borrow::Cow;
 use unicode_width::UnicodeWidthStr;
 
@@ -78,7 +78,7 @@ pub(super) fn flatten(line: &[u8]) -> Vec<u8> {
     let (mut at, mut begin) = (0, 0);
     while at < line.len() {
         let end = match line[at] {
-            b'\x1b' => escape::end(line, at),
+            b'\x1b' => escape_end(line, at),
             byte => (at + character_length(byte)).min(line.len()),
         };
         match &line[at..end] {
@@ -139,7 +139,7 @@ impl<'a> Cells<'a> {
             let mut at = 0;
             while let Some(&byte @ (b'\x1b' | b'\t')) = cell.get(at) {
                 // A tab has chosen the column.
-                let end = if byte == b'\t' { at + 1 } else { escape::end(cell, at) };
+                let end = if byte == b'\t' { at + 1 } else { escape_end(cell, at) };
                 if cell[at..end].starts_with(b"\x1b[") && cell[end - 1] == b'm' {
                     text.extend_from_slice(&cell[at..end]);
                     is_coloured = true;
@@ -172,7 +172,7 @@ fn is_wide(character: &[u8]) -> bool {
 
 /// Tells whether output moves the cursor otherwise than by line breaks, or takes the whole screen.
 pub(super) fn moves_cursor(data: &[u8]) -> bool {
-    memchr_iter(b'\x1b', data).any(|start| match &data[start..escape::end(data, start)] {
+    memchr_iter(b'\x1b', data).any(|start| match &data[start..escape_end(data, start)] {
         [_, b'[', parameters @ .., b'h'] => {
             matches!(parameters, b"?47" | b"?1047" | b"?1049")
         }

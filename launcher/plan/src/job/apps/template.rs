@@ -16,7 +16,7 @@ use rlaunch_bootstrap::job::{RankFile, WorkingDir};
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use rlaunch_text::redact::without_secrets;
+use rlaunch_text::shell::without_secrets;
 use rlaunch_text::text;
 use serde::Serialize;
 use std::borrow::Cow;

@@ -1,12 +1,11 @@
 //! `rlaunch doctor --fix`: faults fixed, and each fix proved by a new examination.
 //!
 //! 1. Examine, and plan: what may be done about which fault is in `rlaunch_plan::fixes`.
-//! 2. Ask where that is needed (`consent`).
+//! 2. Ask where that is needed (`choose`).
 //! 3. Change what is wrong here (`here`) and on the hosts, on trial but for what nothing undoes, such as packages.
 //! 4. Examine again while the trial runs. Hosts that are not reached any more undo their changes; the others keep them.
 //! 5. Say what came of each (`outcome`). What shows only now is fixed in another round.
 
-mod consent;
 mod here;
 mod outcome;
 
@@ -23,6 +22,7 @@ use rlaunch_plan::checks::Check;
 use rlaunch_plan::findings::CheckId;
 use rlaunch_plan::fixes::{self, Class, PlannedFix, is_fixable};
 use rlaunch_plan::hosts::Host;
+use rlaunch_ssh::prompt::Prompter;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
@@ -55,7 +55,7 @@ pub(super) async fn run(
     for _ in 0..MAX_ROUNDS {
         let is_new = |fix: &PlannedFix| !records.iter().any(|record| record.is_of(fix));
         let planned = fixes::plan(&report.folded, &wanted).into_iter().filter(is_new).collect();
-        let (chosen, left_out) = consent::choose(planned, args.yes).await;
+        let (chosen, left_out) = choose(planned, args.yes).await;
         records.extend(left_out);
         if chosen.is_empty() {
             break;
@@ -311,6 +311,42 @@ fn cause_of(host: &str, failures: &[Failed]) -> String {
     let own =
         |failed: &Failed| Some(failed.message.strip_prefix(host)?.strip_prefix(": ")?.to_owned());
     failures.iter().find_map(own).unwrap_or_else(|| "its agent did not answer".to_owned())
+}
+
+/// Divides fixes in those that are to be made and those that are not, by questions where they are needed.
+async fn choose(planned: Vec<PlannedFix>, yes: bool) -> (Vec<PlannedFix>, Vec<FixRecord>) {
+    let asks = planned.iter().any(|fix| matches!(fix.class, Class::Asked(_)));
+    let prompter = if asks && !yes { Prompter::open() } else { None };
+    let (mut chosen, mut left_out) = (Vec::new(), Vec::new());
+    for fix in planned {
+        match may_be_done(&fix, yes, prompter.as_ref()).await {
+            Ok(()) => chosen.push(fix),
+            Err(why) => left_out.push(FixRecord::new(&fix, Outcome::Skipped(why))),
+        }
+    }
+    (chosen, left_out)
+}
+
+/// Returns why a fix is not to be made.
+async fn may_be_done(
+    fix: &PlannedFix,
+    yes: bool,
+    prompter: Option<&Prompter>,
+) -> Result<(), &'static str> {
+    let Class::Asked(does) = fix.class else { return Ok(()) };
+    if yes {
+        return Ok(());
+    }
+    let Some(prompter) = prompter else {
+        return Err("it needs your consent: --yes, or a terminal");
+    };
+    messages::info(&format!("{} on {} {does}:", fix.id(), fix.place()));
+    fix.finding.hints().iter().for_each(|hint| messages::hint(hint));
+    let answer = prompter.ask_visibly("do it? [y/N] ").await.unwrap_or_default();
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err("you said no"),
+    }
 }
 
 #[cfg(test)]

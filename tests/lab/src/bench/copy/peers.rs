@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::command::background::Background;
 use crate::command::{at_once, last_lines, run};
-use crate::{Account, Lab, LabError, setup};
+use crate::{Account, Lab, LabError};
 
 /// Time limit of a copy.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -48,10 +48,6 @@ impl Copier {
             Copier::Rsync => "rsync",
             Copier::Clush => "clush",
         }
-    }
-
-    pub(super) fn is_here(self) -> bool {
-        matches!(self, Copier::Push | Copier::PushPlain) || setup::has(self.name())
     }
 
     /// Tells whether this machine sends a file as often as there are hosts.

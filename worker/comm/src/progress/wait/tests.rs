@@ -331,17 +331,16 @@ fn a_receive_that_is_given_up_in_the_midst_of_a_packet_leaves_all_of_it() {
     static QUITS: AtomicBool = AtomicBool::new(true);
     let message: Vec<u8> = (0..300_000).map(|at: usize| at as u8 ^ (at >> 8) as u8).collect();
     let header = |kind, length| Header { kind, context: 0, tag: 5, transfer: 1, length };
-    let head = |header: Header| header.to_words().map(u64::to_le_bytes).concat();
     let offer = [message.len() as u64, 0].map(u64::to_le_bytes).concat();
-    peer.write_all(&head(header(PacketKind::Rts, 16))).unwrap();
+    peer.write_all(&header(PacketKind::Rts, 16).to_bytes()).unwrap();
     peer.write_all(&offer).unwrap();
     thread::scope(|scope| {
         let mut data = vec![0; message.len()];
         scope.spawn(|| {
             let mut grant = [0; Header::SIZE];
             peer.read_exact(&mut grant).unwrap();
-            let whole = head(header(PacketKind::Data, message.len() as u32));
-            let whole = [&whole, &message[..]].concat();
+            let head = header(PacketKind::Data, message.len() as u32).to_bytes();
+            let whole = [&head[..], &message].concat();
             for part in whole.chunks(70_000) {
                 peer.write_all(part).unwrap();
                 // The rank sleeps between two parts.

@@ -194,7 +194,7 @@ impl Inbound {
     /// Delivers every complete packet in the buffer, and the beginning of a long packet.
     fn deliver(&mut self, sink: &mut dyn Sink) -> Result<(), LinkError> {
         while let Some((head, rest)) = self.buffer[self.begin..self.end].split_first_chunk() {
-            let header = from_bytes(head)?;
+            let header = Header::from_bytes(head)?;
             let length = header.length as usize;
             if length > PACKET {
                 return Err(LinkError::Protocol("a packet is too long"));
@@ -248,12 +248,6 @@ impl Inbound {
     }
 }
 
-#[inline]
-fn from_bytes(bytes: &[u8; Header::SIZE]) -> Result<Header, LinkError> {
-    let both = u128::from_le_bytes(*bytes);
-    Header::from_words([both as u64, (both >> 64) as u64])
-}
-
 /// Longest payload, in bytes, that is copied into one buffer with its header: the copy is cheaper
 /// than a system call with two buffers.
 const SMALL: usize = 496;
@@ -298,7 +292,7 @@ impl Outbound {
         header: Header,
         payload: &[u8],
     ) -> Result<bool, LinkError> {
-        let head = to_bytes(header);
+        let head = header.to_bytes();
         let moved = match self.small.get_mut(..Header::SIZE + payload.len()) {
             Some(small) => {
                 small[..Header::SIZE].copy_from_slice(&head);
@@ -354,11 +348,4 @@ fn write_two(
         sendmsg::<()>(socket.as_raw_fd(), &both, &[], FLAGS, None)
     };
     IoOutcome::written(result.map_err(|errno: Errno| io::Error::from(errno)))
-}
-
-/// Encodes a header in the byte order of the connection.
-#[inline]
-pub(super) fn to_bytes(header: Header) -> [u8; Header::SIZE] {
-    let [first, second] = header.to_words();
-    (u128::from(first) | u128::from(second) << 64).to_le_bytes()
 }

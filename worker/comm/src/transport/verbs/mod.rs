@@ -313,7 +313,7 @@ impl Link for VerbsLink {
         }
         let word = prefix(self.credits.on_send());
         let is_last = header.kind == PacketKind::Bye;
-        let sent = self.slots.send([&word, &to_bytes(header), payload], is_last);
+        let sent = self.slots.send([&word, &header.to_bytes(), payload], is_last);
         if let Err(error) = sent {
             self.refuse(&error);
             return Ok(false);
@@ -459,11 +459,6 @@ fn prefix(taken: u32) -> [u8; PREFIX] {
     u64::from(taken).to_le_bytes()
 }
 
-fn to_bytes(header: Header) -> [u8; Header::SIZE] {
-    let [first, second] = header.to_words();
-    (u128::from(first) | u128::from(second) << 64).to_le_bytes()
-}
-
 /// Decodes a device message: passes its flow-control word to `credits`, and returns its packet;
 /// `None` if the message has only the word.
 fn decode_message<'m>(
@@ -478,8 +473,7 @@ fn decode_message<'m>(
         return Ok(None);
     }
     let (head, payload) = rest.split_first_chunk::<{ Header::SIZE }>().ok_or_else(short)?;
-    let both = u128::from_le_bytes(*head);
-    let header = Header::from_words([both as u64, (both >> 64) as u64])?;
+    let header = Header::from_bytes(head)?;
     if header.length as usize == payload.len() {
         Ok(Some((header, payload)))
     } else {
@@ -498,7 +492,7 @@ mod tests {
     #[test]
     fn what_is_sent_is_understood() {
         let header = header(PacketKind::Data, 3);
-        let message = [&prefix(1)[..], &to_bytes(header), &[1, 2, 3]].concat();
+        let message = [&prefix(1)[..], &header.to_bytes(), &[1, 2, 3]].concat();
         let mut credits = Credits::new(4, 4, false);
         credits.on_send();
         let packet = decode_message(&message, &mut credits).unwrap();
@@ -509,7 +503,7 @@ mod tests {
 
     #[test]
     fn what_no_rlaunch_sends_is_refused() {
-        let good = [&prefix(0)[..], &to_bytes(header(PacketKind::Eager, 2)), &[1, 2]].concat();
+        let good = [&prefix(0)[..], &header(PacketKind::Eager, 2).to_bytes(), &[1, 2]].concat();
         let refused = |message: &[u8]| {
             decode_message(message, &mut Credits::new(4, 4, false)).unwrap_err().to_string()
         };

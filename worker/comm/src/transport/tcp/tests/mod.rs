@@ -5,7 +5,6 @@
 //! Tests of two links that are connected with each other.
 
 use super::TcpLink;
-use super::directions::to_bytes;
 use crate::transport::{Armed, Fill, Header, Link, PacketKind, Sink};
 use crate::types::LinkError;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -55,7 +54,7 @@ fn bytes(seed: u32, length: usize) -> Vec<u8> {
 
 /// Encodes a packet as it is sent.
 fn encoded(header: Header, payload: &[u8]) -> Vec<u8> {
-    [&to_bytes(header)[..], payload].concat()
+    [&header.to_bytes()[..], payload].concat()
 }
 
 /// Sink that keeps all packets. For packets in parts it offers `piece` bytes of memory at a time.
@@ -195,7 +194,7 @@ fn packets_that_no_rlaunch_sends_are_refused() {
     let good = encoded(header(PacketKind::Eager, 1, 2), &[1, 2]);
     for kind in [0, 10, 15] {
         let (mut link, mut peer) = bare();
-        let mut bad = to_bytes(header(PacketKind::Eager, 0, 0));
+        let mut bad = header(PacketKind::Eager, 0, 0).to_bytes();
         bad[4] = kind;
         peer.write_all(&[&good[..], &bad].concat()).unwrap();
         let mut sink = Recorder::new(usize::MAX);
@@ -205,7 +204,7 @@ fn packets_that_no_rlaunch_sends_are_refused() {
     }
     let (mut link, mut peer) = bare();
     let long = header(PacketKind::Data, 0, link.limits().packet + 1);
-    peer.write_all(&to_bytes(long)).unwrap();
+    peer.write_all(&long.to_bytes()).unwrap();
     let error = until_error(&mut link, &mut Recorder::new(usize::MAX));
     assert!(matches!(error, LinkError::Protocol(_)), "{error:?}");
 }

@@ -1,31 +1,27 @@
 //! Measurements between two guests: n1 runs the server, n2 the client.
 
-use super::VmLab;
-use crate::LabError;
+use rlaunch_lab::LabError;
+use rlaunch_lab::vm::VmLab;
 
 const SERVER: &str = "n1";
 const CLIENT: &str = "n2";
 /// First TCP port on which perftest's ends connect; each measurement uses the next one.
 const FIRST_PORT: u16 = 18515;
-/// Number of messages of a stream that count as one repetition.
-const STREAM: usize = 8;
 /// Options of a job on two guests, whose processors are slow.
 const JOB: &str = "--hca rxe0 --transport rdma --mesh off --node-timeout 20";
 
 /// Program that measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Program {
+pub(super) enum Program {
     /// `ib_write_bw` and its like.
     Perftest,
     /// `rlaunch bench write` and its like.
     Rlaunch,
-    /// Two ranks with a communicator.
-    Ranks,
 }
 
 /// Operation that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RdmaOperation {
+pub(super) enum RdmaOperation {
     /// RDMA writes.
     Write,
     /// RDMA reads.
@@ -36,7 +32,7 @@ pub enum RdmaOperation {
 
 /// Quantity that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Quantity {
+pub(super) enum Quantity {
     /// Bandwidth in one direction, with as many messages in flight as the queue holds.
     Bandwidth,
     /// Latency of single messages.
@@ -45,16 +41,16 @@ pub enum Quantity {
 
 /// Measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Benchmark {
+pub(super) struct Benchmark {
     /// Operation that is measured.
-    pub operation: RdmaOperation,
+    pub(super) operation: RdmaOperation,
     /// Quantity that is measured.
-    pub quantity: Quantity,
+    pub(super) quantity: Quantity,
 }
 
 /// The two guests.
 #[derive(Debug)]
-pub struct Pair<'a> {
+pub(super) struct Pair<'a> {
     lab: &'a VmLab,
     /// Address of the server in the fabric.
     address: String,
@@ -62,7 +58,7 @@ pub struct Pair<'a> {
 }
 
 impl RdmaOperation {
-    pub(crate) fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             RdmaOperation::Write => "write",
             RdmaOperation::Read => "read",
@@ -86,41 +82,25 @@ fn perftest(benchmark: Benchmark, (size, iterations): (usize, usize), port: u16)
     format!("ib_{operation}_{quantity} -d rxe0 -x 1 -F -s {size} -n {iterations} -p {port}")
 }
 
-/// Returns the command line of two ranks, as n1 sees it. For latencies each of `iterations`
-/// messages is timed by itself, for bandwidths they are sent in a stream.
-fn ranks(quantity: Quantity, (size, iterations): (usize, usize)) -> String {
-    let job =
-        format!("/share/rlaunch -H n1,n2 -np 2 {JOB} --no-watch --preload /share/measure measure");
-    match quantity {
-        Quantity::Bandwidth => {
-            format!("{job} 0 1 bandwidth/{size}/{}", iterations.div_ceil(STREAM))
-        }
-        Quantity::Latency => format!("{job} 0 {iterations} latency/{size}/1"),
-    }
-}
-
 /// Returns the command line of `rlaunch bench`, as n1 sees it, with n2 as the sender. perftest sends
 /// no inline data on devices that it does not know, and it does not know soft RoCE.
 fn bench(
     benchmark: Benchmark,
-    sizes: &[usize],
-    iterations: usize,
+    (size, iterations): (usize, usize),
     environment: &[(&str, &str)],
 ) -> String {
     let (operation, quantity) = (benchmark.operation.name(), benchmark.quantity.name());
-    let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
-    let sizes = sizes.join(",");
     let variables = environment.iter().map(|(name, value)| format!(" -x {name}={value}"));
     let variables: String = variables.collect();
     format!(
-        "/share/rlaunch bench {operation} {quantity} -H n2,n1 {JOB}{variables} --sizes {sizes} \
+        "/share/rlaunch bench {operation} {quantity} -H n2,n1 {JOB}{variables} --sizes {size} \
          --iterations {iterations} --inline 0 --perftest"
     )
 }
 
 impl Pair<'_> {
     /// Prepares the first two guests of a lab.
-    pub fn new(lab: &VmLab) -> Result<Pair<'_>, LabError> {
+    pub(super) fn new(lab: &VmLab) -> Result<Pair<'_>, LabError> {
         let server = lab.status().into_iter().find(|guest| guest.name == SERVER);
         let address = server.and_then(|guest| guest.addresses.get(1).cloned());
         let missing = || LabError::Unexpected(format!("{SERVER} has no fabric interface"));
@@ -128,28 +108,24 @@ impl Pair<'_> {
     }
 
     /// Copies a program from the server to the client.
-    pub fn copy(&self, path: &str) -> Result<(), LabError> {
+    pub(super) fn copy(&self, path: &str) -> Result<(), LabError> {
         let line = format!("ssh {CLIENT} 'cat > {path} && chmod +x {path}' < {path}");
         self.shell(SERVER, &line).map(drop)
     }
 
-    /// Runs both ends of a benchmark for each of some sizes, with these variables set. Returns what
-    /// the client printed.
-    pub fn run(
+    /// Runs both ends of a benchmark with messages of this size, so many times, and with these
+    /// variables set. Returns what the client printed.
+    pub(super) fn run(
         &mut self,
         program: Program,
         benchmark: Benchmark,
-        (sizes, iterations): (&[usize], usize),
+        amount: (usize, usize),
         environment: &[(&str, &str)],
     ) -> Result<String, LabError> {
-        if program == Program::Rlaunch {
-            return self.shell(SERVER, &bench(benchmark, sizes, iterations, environment));
+        match program {
+            Program::Perftest => self.perftest(benchmark, amount, environment),
+            Program::Rlaunch => self.shell(SERVER, &bench(benchmark, amount, environment)),
         }
-        let each = sizes.iter().map(|size| match program {
-            Program::Perftest => self.perftest(benchmark, (*size, iterations), environment),
-            _ => self.shell(SERVER, &ranks(benchmark.quantity, (*size, iterations))),
-        });
-        Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
     }
 
     fn perftest(
@@ -180,12 +156,12 @@ impl Pair<'_> {
     }
 
     /// Runs a shell command line on the server and returns its stdout.
-    pub fn on_server(&self, line: &str) -> Result<String, LabError> {
+    pub(super) fn on_server(&self, line: &str) -> Result<String, LabError> {
         self.shell(SERVER, line)
     }
 
     /// Runs a shell command line on the client and returns its stdout.
-    pub fn on_client(&self, line: &str) -> Result<String, LabError> {
+    pub(super) fn on_client(&self, line: &str) -> Result<String, LabError> {
         self.shell(CLIENT, line)
     }
 

@@ -1,11 +1,21 @@
-//! Builds of what ships: the same sources give the same bytes in any checkout and any home.
+//! How programs that ship are built: the same sources give the same bytes in any checkout and any home, without tables for
+//! unwinding the stack, a tenth of each program.
+//!
+//! Programs that ship end at a panic, so nothing reads the tables. The compiler cannot leave them out: the standard library
+//! was compiled with them, and code that is optimised together with it gets them too. The linker can.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{cargo, rustc, workspace};
-use crate::LabError;
+use crate::{LabError, files};
+
+/// Linker script that drops the tables, and is otherwise the linker's own.
+const SCRIPT: &str = "\
+SECTIONS { /DISCARD/ : { *(.eh_frame) *(.eh_frame.*) *(.gcc_except_table .gcc_except_table.*) } }
+INSERT AFTER .text;
+";
 
 /// Makes a cargo command that builds what ships; the caller appends what to build.
 ///
@@ -37,6 +47,29 @@ fn standard_library() -> Result<(PathBuf, String), LabError> {
     let commit = version.lines().find_map(|line| line.strip_prefix("commit-hash: "));
     let sources = Path::new(sysroot.trim()).join("lib/rustlib/src/rust");
     Ok((sources, format!("/rustc/{}", commit.unwrap_or("unknown"))))
+}
+
+/// Way in which rustc calls a linker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LinkerCall {
+    /// Call through a C compiler.
+    Compiler,
+    /// Call of the linker itself.
+    Linker,
+}
+
+/// Returns arguments of rustc that link a program without the tables. The script is written to `target`, the directory
+/// of cargo.
+pub(super) fn without_tables(target: &Path, call: LinkerCall) -> Result<Vec<String>, LabError> {
+    let script = target.join("no-unwinding.ld");
+    files::make_dir(target)?;
+    files::write(&script, SCRIPT, 0o644)?;
+    let script = script.display();
+    let words = match call {
+        LinkerCall::Compiler => format!("-Wl,--no-eh-frame-hdr,-T,{script}"),
+        LinkerCall::Linker => format!("-T{script}"),
+    };
+    Ok(vec!["-C".to_owned(), format!("link-arg={words}")])
 }
 
 #[cfg(test)]
