@@ -3,13 +3,10 @@
 
 use super::Reached;
 use crate::run::job_run::{JobRun, TreeSource};
-use crate::run::pump::{AgentMessage, Pump};
+use crate::run::pump::Pump;
 use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
-use rlaunch_console::deadline::Deadline;
 use rlaunch_console::progress::Progress;
-use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use std::collections::BTreeMap;
 use std::iter;
 use std::time::Duration;
 
@@ -43,8 +40,13 @@ impl Reached {
         let names: Vec<String> = self.nodes.iter().map(|node| node.host.to_string()).collect();
         let progress = Progress::new(names.iter().cloned(), "comparing the working tree");
         let limit = CHECK_TIMEOUT.max(job.spec.node_timeout());
-        let sealed = progress.report_while(self.sealed_by(pump, limit, &progress)).await?;
-        let shared = match sealed {
+        let answers = self.answers(pump, limit, &progress, |_, _, message| match message {
+            FromAgent::CopyChecked { host } => Some(host),
+            _ => None,
+        });
+        let answers = progress.report_while(answers).await?;
+        // Of a copy that is not what it has to be there is none.
+        let shared = match answers.into_iter().collect::<Option<Vec<String>>>() {
             Some(sealed) => sharers(&names, &sealed),
             None => pump.leave_signals_to(tree.bring()).await?,
         };
@@ -53,30 +55,6 @@ impl Reached {
             let _ = tree.shared.set(shared);
         }
         Ok(())
-    }
-
-    /// Returns the hosts of the copies' seals, by node; `None` if any copy is not what it has to be.
-    async fn sealed_by(
-        &self,
-        pump: &mut Pump<'_>,
-        limit: Duration,
-        progress: &Progress,
-    ) -> Result<Option<Vec<String>>, Failed> {
-        let mut deadline = Deadline::after(limit);
-        let mut answers = BTreeMap::new();
-        while answers.len() < self.nodes.len() {
-            let Some(AgentMessage { node, message, .. }) = pump.next_message(&mut deadline).await?
-            else {
-                let (seconds, missing) = (limit.as_secs(), progress.describe_pending());
-                let message = format!("no answer within {seconds} s: {missing}");
-                return Err(Failed::new(Exit::AGENT, message));
-            };
-            if let FromAgent::CopyChecked { host } = message {
-                progress.done(&pump.host(node));
-                answers.insert(node, host);
-            }
-        }
-        Ok(answers.into_values().collect())
     }
 }
 
