@@ -103,7 +103,7 @@ impl Agent {
                         answers(rank, &message, began)
                     }
                     Some(Trouble::Differs | Trouble::SuspendedCopy) => {
-                        vec![FromAgent::CopyChecked { host: None }]
+                        vec![FromAgent::CopyChecked { holder: None }]
                     }
                     Some(Trouble::Suspended) => {
                         signals.send(UserSignal::Suspend).unwrap();
@@ -150,7 +150,9 @@ fn begin_of(message: &ToAgent) -> Option<At> {
 fn answers(rank: Rank, message: &ToAgent, began: Instant) -> Vec<FromAgent> {
     let address = |text: &str| text.parse().unwrap();
     match message {
-        ToAgent::CheckCopy { .. } => vec![FromAgent::CopyChecked { host: Some("a".into()) }],
+        ToAgent::CheckCopy { node, .. } => {
+            vec![FromAgent::CopyChecked { holder: Some(*node) }]
+        }
         ToAgent::Job(_) => vec![FromAgent::Prepared {
             notices: vec![],
             ports: vec![21_000, 21_001],

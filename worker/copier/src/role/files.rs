@@ -95,11 +95,10 @@ impl Files {
         Ok(Files::Stage(Box::new(stage)))
     }
 
-    /// Lets agents tell by themselves that a copy of a working tree, which is whole, has not changed since. `host` is the
-    /// name of this host.
+    /// Lets agents tell by themselves that a copy of a working tree, which is whole, has not changed since.
     pub(super) fn seal(&self, settings: &Settings, me: &Reporter) {
         if let (Files::Stage(stage), Some(_)) = (self, settings.tree)
-            && let Err(error) = stage.seal(me.name_of(me.rank()))
+            && let Err(error) = stage.seal()
         {
             me.note(format!("cannot seal the copy, which is compared again next time: {error}"));
         }

@@ -4,6 +4,7 @@
 use super::Reached;
 use crate::run::job_run::{JobRun, TreeSource};
 use crate::run::pump::Pump;
+use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
 use rlaunch_console::progress::Progress;
 use rlaunch_text::message::Failed;
@@ -36,18 +37,22 @@ impl Reached {
         let here = iter::once("this machine".to_owned());
         let reading = Progress::new(here, "reading the working tree");
         let content = pump.run_unless_ended(reading.report_while(tree.content())).await?;
-        pump.agents.queue_for_all(&ToAgent::CheckCopy { copy: tree.copy(), content });
+        for node in self.nodes.iter().map(|node| node.id) {
+            let (copy, job) = (tree.copy(), job.spec.id);
+            let question = ToAgent::CheckCopy { copy, content, job, node };
+            pump.agents.queue_command(node, &question);
+        }
         let names: Vec<String> = self.nodes.iter().map(|node| node.host.to_string()).collect();
         let progress = Progress::new(names.iter().cloned(), "comparing the working tree");
         let limit = CHECK_TIMEOUT.max(job.spec.node_timeout());
         let answers = self.answers(pump, limit, &progress, |_, _, message| match message {
-            FromAgent::CopyChecked { host } => Some(host),
+            FromAgent::CopyChecked { holder } => Some(holder),
             _ => None,
         });
         let answers = progress.report_while(answers).await?;
         // Of a copy that is not what it has to be there is none.
-        let shared = match answers.into_iter().collect::<Option<Vec<String>>>() {
-            Some(sealed) => sharers(&names, &sealed),
+        let shared = match answers.into_iter().collect::<Option<Vec<NodeId>>>() {
+            Some(holders) => sharers(&names, &holders),
             None => pump.leave_signals_to(tree.bring()).await?,
         };
         if let Some(tree) = &job.spec.tree {
@@ -58,11 +63,11 @@ impl Reached {
     }
 }
 
-/// Returns the hosts whose copy is that of another one, since it has the same seal, with the first that has it.
-fn sharers(names: &[String], sealed: &[String]) -> Vec<(String, String)> {
-    let first = |seal: &String| sealed.iter().position(|other| other == seal).unwrap_or(0);
-    let pairs = names.iter().zip(sealed).map(|(name, seal)| (name, &names[first(seal)]));
-    pairs.filter(|(name, first)| name != first).map(|(a, b)| (a.clone(), b.clone())).collect()
+/// Returns the hosts whose copy is that of another one, with the latter: the first node that has found it, by node.
+fn sharers(names: &[String], holders: &[NodeId]) -> Vec<(String, String)> {
+    let pairs = names.iter().zip(holders);
+    let pairs = pairs.filter_map(|(name, holder)| Some((name, names.get(holder.index())?)));
+    pairs.filter(|(name, holder)| name != holder).map(|(a, b)| (a.clone(), b.clone())).collect()
 }
 
 #[cfg(test)]
@@ -70,9 +75,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_with_one_seal_share_a_copy() {
+    fn hosts_that_find_the_copy_of_another_node_share_it() {
         let names = ["a", "b", "c", "d"].map(str::to_owned);
-        let sealed = ["a", "x", "x", "d"].map(str::to_owned);
-        assert_eq!(sharers(&names, &sealed), [("c".to_owned(), "b".to_owned())]);
+        let holders = [0, 2, 2, 9].map(NodeId);
+        assert_eq!(sharers(&names, &holders), [("b".to_owned(), "c".to_owned())]);
     }
 }
