@@ -120,11 +120,19 @@ fn wrong_of(original: &Original) -> Result<Option<RelativePath>, RoleError> {
 }
 
 /// Files that are to be sent, by name and metadata.
+#[derive(Clone)]
 pub(super) struct Looked {
     path: String,
     /// Directory below the destination; `None` for the destination itself.
     at: Option<RelativePath>,
     walk: Walk,
+}
+
+impl Looked {
+    /// Tells whether the files are still what they were.
+    pub(super) fn is_unchanged(&self) -> bool {
+        self.walk.is_unchanged()
+    }
 }
 
 /// Looks at the files and directories that are to be sent, each of which goes below the destination
