@@ -63,11 +63,11 @@ impl Reached {
     }
 }
 
-/// Returns the hosts whose copy is that of another one, with the latter: the first node that has found it, by node.
+/// Returns the hosts whose copy is that of another one, with the latter: the first by node that has the same holder.
 fn sharers(names: &[String], holders: &[NodeId]) -> Vec<(String, String)> {
-    let pairs = names.iter().zip(holders);
-    let pairs = pairs.filter_map(|(name, holder)| Some((name, names.get(holder.index())?)));
-    pairs.filter(|(name, holder)| name != holder).map(|(a, b)| (a.clone(), b.clone())).collect()
+    let first = |holder: &NodeId| holders.iter().position(|other| other == holder).unwrap_or(0);
+    let pairs = names.iter().zip(holders).map(|(name, holder)| (name, &names[first(holder)]));
+    pairs.filter(|(name, first)| name != first).map(|(a, b)| (a.clone(), b.clone())).collect()
 }
 
 #[cfg(test)]
@@ -75,9 +75,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_that_find_the_copy_of_another_node_share_it() {
+    fn hosts_with_one_holder_share_a_copy() {
         let names = ["a", "b", "c", "d"].map(str::to_owned);
         let holders = [0, 2, 2, 9].map(NodeId);
-        assert_eq!(sharers(&names, &holders), [("b".to_owned(), "c".to_owned())]);
+        assert_eq!(sharers(&names, &holders), [("c".to_owned(), "b".to_owned())]);
     }
 }
