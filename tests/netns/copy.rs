@@ -2,7 +2,7 @@
 
 use crate::network_plan::plug;
 use crate::running::Outcome;
-use crate::support::{Field, Run, Undo, launch_directory};
+use crate::support::{Field, Run, Undo, children, launch_directory, state};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_lab::{Account, Stopwatch, command};
@@ -487,6 +487,26 @@ fn hosts_listen_at_the_ports_that_were_asked_for() {
     }
     running.signal(Signal::SIGINT);
     running.finish().ended_with(130);
+}
+
+/// Ranks are stopped by Ctrl-Z, and the program here would lose patience with them.
+#[test]
+fn the_program_here_stands_still_while_the_launcher_does() {
+    let field = Field::new();
+    let _place = field.scratch(&["a"], PLACE);
+    let tree = Tree::new(16 << 20);
+    let running = push(&field, "-H a --limit 4M", &tree.to(PLACE)).spawn();
+    wait_for_bytes(&field, "a");
+    let launcher = running.pid();
+    let found = children(launcher);
+    let [copier] = found[..] else { panic!("{found:?}") };
+    running.signal(Signal::SIGTSTP);
+    field.wait_for("the launcher to stop", || state(launcher) == 'T');
+    assert_eq!(state(copier), 'T');
+    running.signal(Signal::SIGCONT);
+    field.wait_for("the program to go on", || state(copier) != 'T');
+    running.finish().succeeded();
+    tree.is_on(&field, "a", PLACE);
 }
 
 #[test]

@@ -390,3 +390,15 @@ pub(crate) fn state(pid: Pid) -> char {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
 }
+
+/// Returns the children of a process.
+pub(crate) fn children(pid: Pid) -> Vec<Pid> {
+    // A child belongs to the thread that has started it.
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let lists = threads.filter_map(|thread| {
+        // A thread may end meanwhile.
+        std::fs::read_to_string(thread.path().join("children")).ok()
+    });
+    let pid = |word: &str| Pid::from_raw(word.parse().unwrap());
+    lists.flat_map(|list| list.split_whitespace().map(pid).collect::<Vec<_>>()).collect()
+}

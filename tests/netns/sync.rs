@@ -1,9 +1,13 @@
 //! `--sync`: the working tree on hosts, before a job starts and while it runs.
 
-use crate::support::{Field, Run, Undo, launch_directory};
+use crate::support::{Field, Run, Undo, children, launch_directory, state};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use rlaunch_lab::Account;
 use std::fs;
 use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Directory of hosts that has the copies of trees.
@@ -148,7 +152,9 @@ fn an_unchanged_tree_is_only_compared() {
     project.write("src/module", "second\n");
     assert!(ran().out().contains("second"));
     assert_ne!(hosts.map(seal), sealed);
-    for change in ["echo other >src/module", "rm src/module", "rm -r src", "touch old"] {
+    let changes =
+        ["echo other >src/module", "rm src/module", "rm -r src", "touch old", "chmod 700 src"];
+    for change in changes {
         let sealed = hosts.map(seal);
         field.on("b", &format!("cd {copy} && {change}"));
         let ran = ran();
@@ -157,6 +163,95 @@ fn an_unchanged_tree_is_only_compared() {
     }
     fs::remove_file(project.path("old")).unwrap();
     assert!(!ran().out().contains("old"));
+}
+
+/// The shell of the host keeps its login waiting until the tree is read here, and has changed.
+#[test]
+fn what_changes_here_until_hosts_are_reached_is_run() {
+    let field = Field::new();
+    let _copies = field.scratch(&["a"], COPIES);
+    let _go = field.scratch(&["a"], "/tmp/go");
+    let project = Project::new();
+    let read = |below: &str| {
+        let run = project.job(&field, "--sync -H a --no-tag", "").args(["cat", "src/module"]);
+        let cache = project.directory.path().join(below);
+        (run.env("XDG_CACHE_HOME", cache.to_str().unwrap()), cache.join("rlaunch/copy"))
+    };
+    let (first, _) = read("one");
+    assert_eq!(first.run().succeeded().out(), "first\n");
+    let bashrc = Account::Root.home().join(".bashrc");
+    let waits = "while ! test -e /tmp/go; do sleep 0.05; done\n";
+    let _waits = field.files(&["a"], bashrc.to_str().unwrap(), waits, 0o644);
+    let (second, indexes) = read("other");
+    let running = second.spawn();
+    field.wait_for("the tree to be read", || {
+        let names = fs::read_dir(&indexes).into_iter().flatten().flatten();
+        names.map(|entry| entry.path()).any(|path| path.extension().is_some_and(|x| x == "index"))
+    });
+    project.write("src/module", "second\n");
+    field.on("a", "mkdir /tmp/go");
+    let ran = running.finish_first();
+    assert_eq!(ran.succeeded().out(), "second\n", "{ran}");
+}
+
+#[test]
+fn a_copy_that_is_suspended_goes_on() {
+    /// Time for which agents wait that have no job yet, and programs that copy for their neighbours, and more.
+    const LONG: Duration = Duration::from_secs(25);
+    let field = Field::new();
+    let _copies = field.scratch(&["a", "b"], COPIES);
+    let project = Project::new();
+    // Hosts have rlaunch's programs afterwards.
+    project.job(&field, "--sync -H a,b --no-tag", "").args(["true"]).run().succeeded();
+    fs::write(project.path("big"), vec![b'x'; 256 << 20]).unwrap();
+    let job = project.job(&field, "--sync -H a,b --no-tag", "").sh("wc -c <big");
+    let running = job.within(Duration::from_secs(120)).spawn();
+    let mut copier = None;
+    field.wait_for("the copy to begin", || {
+        let found = field.lab.processes("b").unwrap();
+        let is_it =
+            |args: &[String]| args.first().is_some_and(|name| name.ends_with("rlaunch-copier"));
+        copier = found.into_iter().find(|process| is_it(&process.args));
+        copier.is_some()
+    });
+    // It would be done before the launcher is stopped. It goes on with the job.
+    kill(Pid::from_raw(copier.unwrap().pid), Signal::SIGSTOP).unwrap();
+    let launcher = running.pid();
+    running.signal(Signal::SIGTSTP);
+    field.wait_for("the launcher to stop", || state(launcher) == 'T');
+    let here: Vec<char> = children(launcher).into_iter().map(state).collect();
+    assert_eq!(here, ['T'], "the program that copies here");
+    sleep(LONG);
+    running.signal(Signal::SIGCONT);
+    let ran = running.finish();
+    assert_eq!(ran.succeeded().out(), "268435456\n268435456\n", "{ran}");
+}
+
+#[test]
+fn hosts_that_share_a_home_have_one_copy() {
+    let field = Field::new();
+    let hosts = ["a", "b"];
+    // All hosts have the devices of this machine.
+    let home = tempfile::tempdir_in("/dev").unwrap();
+    let shared = home.path().join("sync");
+    fs::create_dir(&shared).unwrap();
+    let _copies = field.scratch(&hosts, COPIES);
+    for host in hosts {
+        let link =
+            format!("mkdir -p {COPIES} && rmdir {COPIES} && ln -s {} {COPIES}", shared.display());
+        field.on(host, &link);
+    }
+    let project = Project::new();
+    // The second time agents compare the copy.
+    for _ in 0..2 {
+        let run = project.job(&field, "--sync -H a,b --no-tag", "").sh("echo mine >own");
+        let ran = run.run();
+        ran.succeeded();
+        ran.says(&["ranks wrote 1 file, 1 KiB, such as own: rlaunch fetch -H a .cache/"]);
+        let names = fs::read_dir(&shared).unwrap().map(|entry| entry.unwrap().path());
+        let of_holder = names.filter(|path| path.extension().is_some_and(|x| x == "holder"));
+        assert_eq!(of_holder.count(), 0, "{ran}");
+    }
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! A program reads one [`Request`] from its standard input, and writes [`Report`]s to its standard
 //! output. The launcher's own child, which is in no job, then reads the [`Report::Listening`] of the
-//! ranks that it has to connect to, as the launcher got them.
+//! ranks that it has to connect to, as the launcher got them, and before that a [`Report::Reached`] if
+//! it sends a working tree.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -174,6 +175,8 @@ pub enum Role {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
+    /// All hosts are reached: what the working tree contains now is what is copied. The only one that the launcher makes.
+    Reached,
     /// The rank can be connected to.
     Listening { rank: u32, addresses: Vec<IpAddr>, port: u16 },
     /// The files of this rank are in the directory of another one, which gets them.
@@ -286,6 +289,7 @@ mod tests {
     #[test]
     fn reports_survive_their_way() {
         let reports = [
+            Report::Reached,
             Report::Listening { rank: 3, addresses: vec!["::1".parse().unwrap()], port: 7000 },
             Report::Shares { rank: 1, with: 0 },
             Report::Reading { rank: 0, bytes: 1, total: 2 },

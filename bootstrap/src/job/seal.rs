@@ -6,14 +6,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// First bytes of a seal. Another version of the format has another number.
-const MAGIC: &[u8] = b"rlaunch seal 1\n";
+const MAGIC: &[u8] = b"rlaunch seal 2\n";
 
 /// Seal, which is a file beside the directory of the copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seal {
-    /// Host whose program has written it, as the user calls it. Hosts that share a home directory have one copy, and one
-    /// seal.
-    pub host: String,
     /// In the order of their paths.
     pub directories: Vec<SealedDirectory>,
 }
@@ -24,6 +21,8 @@ pub struct SealedDirectory {
     /// Path below the directory of the copy, which itself is empty.
     #[serde(with = "serde_bytes")]
     pub path: Vec<u8>,
+    /// Its mode, of which [`SealedDirectory::MODE`] counts.
+    pub mode: u32,
     /// Files and links in it that were copied.
     pub files: Vec<SealedFile>,
 }
@@ -41,12 +40,20 @@ pub struct SealedFile {
     pub ctime: (i64, i64),
 }
 
+impl SealedDirectory {
+    /// Bits of a mode that give rights, and the one that gives files the group of the directory.
+    pub const MODE: u32 = 0o2777;
+}
+
 impl Seal {
     /// Returns where the seal of a copy is.
     pub fn path(copy: &Path) -> PathBuf {
-        let mut path = OsString::from(copy);
-        path.push(".seal");
-        PathBuf::from(path)
+        beside(copy, ".seal")
+    }
+
+    /// Returns where the nodes of a job that have the same copy find that out.
+    pub fn holder(copy: &Path) -> PathBuf {
+        beside(copy, ".holder")
     }
 
     /// Encodes the seal of a copy with this content, which is a hash.
@@ -66,6 +73,12 @@ impl Seal {
     }
 }
 
+fn beside(copy: &Path, suffix: &str) -> PathBuf {
+    let mut path = OsString::from(copy);
+    path.push(suffix);
+    PathBuf::from(path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,10 +93,10 @@ mod tests {
             ctime: (1 << 40, 999_999_999),
         };
         let directories = vec![
-            SealedDirectory { path: b"tree".to_vec(), files: vec![file] },
-            SealedDirectory { path: b"tree/empty".to_vec(), files: Vec::new() },
+            SealedDirectory { path: b"tree".to_vec(), mode: 0o755, files: vec![file] },
+            SealedDirectory { path: b"tree/empty".to_vec(), mode: 0o2775, files: Vec::new() },
         ];
-        let seal = Seal { host: "a".into(), directories };
+        let seal = Seal { directories };
         let bytes = seal.encode(&[7; 32]);
         assert_eq!(Seal::decode(&bytes, &[7; 32]), Some(seal));
         assert_eq!(Seal::decode(&bytes, &[8; 32]), None);
@@ -92,5 +105,6 @@ mod tests {
         }
         assert_eq!(Seal::decode(&[bytes, vec![0]].concat(), &[7; 32]), None);
         assert_eq!(Seal::path(Path::new("/c/ab.2")), Path::new("/c/ab.2.seal"));
+        assert_eq!(Seal::holder(Path::new("/c/ab.2")), Path::new("/c/ab.2.holder"));
     }
 }

@@ -48,7 +48,7 @@
 pub use crate::frame::{FrameError, FrameReader, MAX_FRAME, MAX_NOISE, encode};
 pub use crate::protocol::session::Stream;
 
-use crate::id::{NodeId, Rank};
+use crate::id::{JobId, NodeId, Rank};
 use crate::inventory::Inventory;
 use crate::job::library::NodeLibrary;
 use crate::job::{
@@ -67,7 +67,7 @@ use std::time::Duration;
 
 /// Version of these messages. Every change of a message needs a new number. Launcher and agent are
 /// normally of the same build; they differ only if `--agent` names another agent.
-pub const PROTOCOL_VERSION: u16 = 30;
+pub const PROTOCOL_VERSION: u16 = 31;
 
 /// Words with which an agent ends where it has no /proc. It could find neither its own file nor its ranks.
 pub const NO_PROC: &str = "/proc is not mounted on this host";
@@ -120,6 +120,9 @@ pub enum ToAgent {
         copy: PathBuf,
         /// Hash of what the copy has to contain.
         content: [u8; 32],
+        /// The job, and the node's number in it.
+        job: JobId,
+        node: NodeId,
     },
     /// Description of the job, to prepare for.
     Job(Box<Job>),
@@ -248,8 +251,9 @@ pub enum FromAgent {
     },
     /// Answer to [`ToAgent::CheckCopy`].
     CopyChecked {
-        /// Host of the copy's seal; `None` if the copy is not what it has to be.
-        host: Option<String>,
+        /// First node of the job that has found the copy: another one if they share the directory, as that of a home on a file
+        /// server. `None` if the copy is not what it has to be.
+        holder: Option<NodeId>,
     },
     /// Preparation is complete, and every condition of the job holds on this node.
     Prepared {

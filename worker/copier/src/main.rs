@@ -15,7 +15,8 @@
 //! All others but `pipe` read a [`Request`](rlaunch_copy::control::Request) from stdin, one line of JSON,
 //! and write [`Report`](rlaunch_copy::control::Report)s to stdout, a line each. `send` and `fetch` then read the
 //! [`Listening`](rlaunch_copy::control::Report::Listening) of ranks as lines too, in any order, until
-//! they have what they need: rank 0's, or everyone's. Their own reports have the rank
+//! they have what they need: rank 0's, or everyone's. A `send` of a working tree first reads that the job has
+//! [`Reached`](rlaunch_copy::control::Report::Reached) its hosts, and reports what it has read. Their own reports have the rank
 //! [`LOCAL`](rlaunch_copier::role::LOCAL), but for those that `fetch` makes for a rank.
 //!
 //! With [`Role::Source`](rlaunch_copy::control::Role::Source) `receive` takes the files from rank 0's

@@ -11,10 +11,11 @@ use crate::network::ports::LOOPBACK;
 use crate::network::rendezvous::{Tree, TreeEvent};
 use crate::network::services::Services;
 use crate::node::{self, environment};
+use crate::ranks::StartConfig;
 use crate::ranks::files::JobFiles;
 use crate::ranks::library::RankLibrary;
 use crate::ranks::prepare::{self, PreparedRanks};
-use crate::ranks::{StartConfig, sealed};
+use crate::ranks::sealed::SealedCopy;
 use rlaunch_bootstrap::job::{Job, Problem};
 use rlaunch_bootstrap::protocol::control::{FromAgent, Helper, ToAgent};
 use rlaunch_bootstrap::rank_table::TableMessage;
@@ -33,14 +34,21 @@ pub(super) struct StartupParts {
 
 impl Agent {
     pub(super) async fn receive_job(&mut self) -> Option<Job> {
+        // What other nodes find of it stays until all have looked.
+        let mut found = None;
         loop {
             match self.next_message().await? {
-                ToAgent::CheckCopy { copy, content } => {
-                    let checking = move || sealed::host_of(&copy, &content);
-                    let host = self.in_thread(checking).await?;
-                    self.channel.to_launcher.send(&FromAgent::CopyChecked { host });
+                ToAgent::CheckCopy { copy, content, job, node } => {
+                    let checking = move || SealedCopy::find(&copy, &content, job, node);
+                    let copy = self.in_thread(checking).await?;
+                    let holder = copy.as_ref().map(SealedCopy::holder);
+                    self.channel.to_launcher.send(&FromAgent::CopyChecked { holder });
+                    found = copy;
                 }
                 ToAgent::Job(job) => {
+                    if let Some(found) = found {
+                        node::in_thread(move || drop(found));
+                    }
                     self.silence = Silence::new(job.node_timeout(), job.launcher_timeout());
                     return Some(*job);
                 }

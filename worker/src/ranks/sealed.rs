@@ -1,43 +1,107 @@
 //! Copies of working trees that are what their seals say.
 
 use nix::fcntl::{AtFlags, OFlag, open, openat};
-use nix::sys::stat::{FileStat, Mode, fstatat};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
+use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::job::below_home;
 use rlaunch_bootstrap::job::seal::{Seal, SealedDirectory, SealedFile};
 use std::env;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Time in which a copy is compared. A larger one, or one on a slow file system, is for the program that copies, which has
 /// more time and says how far it is.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Returns the host of a copy's seal, if the copy has this content and nothing that belongs to it has changed since.
-pub(crate) fn host_of(copy: &Path, content: &[u8; 32]) -> Option<String> {
-    let copy = below_home(copy, env::var_os("HOME").as_deref());
-    let seal = Seal::decode(&fs::read(Seal::path(&copy)).ok()?, content)?;
-    is_unchanged(&copy, &seal.directories, PATIENCE).then_some(seal.host)
+/// Copy that has its content, as one node of a job has found it.
+#[derive(Debug)]
+pub(crate) struct SealedCopy {
+    holder: NodeId,
+    _sign: Option<Sign>,
+}
+
+/// Link beside a copy that names the node that was the first to look. Only its being there tells whether nodes share the
+/// directory: machines whose disks are clones of one have the same seal, file systems, inodes and times. It is removed when
+/// this is dropped.
+#[derive(Debug)]
+struct Sign(PathBuf);
+
+impl Drop for Sign {
+    fn drop(&mut self) {
+        // One that stays is of a job that has ended.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl SealedCopy {
+    /// Looks whether a copy has this content, and nothing that belongs to it has changed since.
+    pub(crate) fn find(
+        copy: &Path,
+        content: &[u8; 32],
+        job: JobId,
+        node: NodeId,
+    ) -> Option<SealedCopy> {
+        let copy = below_home(copy, env::var_os("HOME").as_deref());
+        let seal = Seal::decode(&fs::read(Seal::path(&copy)).ok()?, content)?;
+        is_unchanged(&copy, &seal.directories, PATIENCE)
+            .then(|| SealedCopy::sign(Seal::holder(&copy), job, node))
+    }
+
+    /// Returns the first node that has found the copy.
+    pub(crate) fn holder(&self) -> NodeId {
+        self.holder
+    }
+
+    /// Leaves a sign for the other nodes of the job, unless one of them has.
+    fn sign(place: PathBuf, job: JobId, node: NodeId) -> SealedCopy {
+        let own = format!("{job}.{node}");
+        // A second time after a job whose agent was killed.
+        for _ in 0..2 {
+            match symlink(&own, &place) {
+                Ok(()) => return SealedCopy { holder: node, _sign: Some(Sign(place)) },
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                // Where nothing can be written, nothing can be known.
+                Err(_) => break,
+            }
+            if let Some(holder) = holder_in(&place, job) {
+                return SealedCopy { holder, _sign: None };
+            }
+            let _ = fs::remove_file(&place);
+        }
+        SealedCopy { holder: node, _sign: None }
+    }
+}
+
+/// Returns the node of the job whose sign this is.
+fn holder_in(place: &Path, job: JobId) -> Option<NodeId> {
+    let target = fs::read_link(place).ok()?;
+    let (of, node) = target.to_str()?.split_once('.')?;
+    (of == job.to_string()).then(|| node.parse().ok().map(NodeId))?
 }
 
 fn is_unchanged(copy: &Path, directories: &[SealedDirectory], patience: Duration) -> bool {
     let until = Instant::now() + patience;
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let Ok(root) = open(copy, flags, Mode::empty()) else { return false };
-    directories.iter().all(|SealedDirectory { path, files }| {
+    directories.iter().all(|SealedDirectory { path, mode, files }| {
         let path: &[u8] = if path.is_empty() { b"." } else { path };
         let directory = openat(&root, path, flags | OFlag::O_NOFOLLOW, Mode::empty());
+        let has_mode = |found: FileStat| (found.st_mode ^ mode) & SealedDirectory::MODE == 0;
         Instant::now() < until
             && directory.is_ok_and(|directory| {
-                files.iter().all(|file| {
-                    let found = fstatat(
-                        directory.as_fd(),
-                        file.name.as_slice(),
-                        AtFlags::AT_SYMLINK_NOFOLLOW,
-                    );
-                    found.is_ok_and(|found| is_as_sealed(file, &found))
-                })
+                fstat(&directory).is_ok_and(has_mode)
+                    && files.iter().all(|file| {
+                        let found = fstatat(
+                            directory.as_fd(),
+                            file.name.as_slice(),
+                            AtFlags::AT_SYMLINK_NOFOLLOW,
+                        );
+                        found.is_ok_and(|found| is_as_sealed(file, &found))
+                    })
             })
     })
 }
@@ -53,7 +117,13 @@ fn is_as_sealed(file: &SealedFile, found: &FileStat) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    const JOB: JobId = JobId(7);
+
+    fn find(copy: &Path, content: u8) -> Option<SealedCopy> {
+        SealedCopy::find(copy, &[content; 32], JOB, NodeId(1))
+    }
 
     /// Seals a directory with `tree/x` and the link `tree/link`.
     fn seal(copy: &Path) -> Vec<SealedDirectory> {
@@ -67,7 +137,10 @@ mod tests {
                 ctime: (found.ctime(), found.ctime_nsec()),
             }
         };
-        let directory = |path: &str, files| SealedDirectory { path: path.into(), files };
+        let directory = |path: &str, files| {
+            let mode = copy.join(path).symlink_metadata().unwrap().mode();
+            SealedDirectory { path: path.into(), mode, files }
+        };
         vec![
             directory("", Vec::new()),
             directory("tree", vec![sealed("link"), sealed("x")]),
@@ -84,22 +157,25 @@ mod tests {
             fs::create_dir_all(tree.join("empty")).unwrap();
             fs::write(tree.join("x"), "four").unwrap();
             symlink("x", tree.join("link")).unwrap();
-            let sealed = Seal { host: "a".into(), directories: seal(&copy) };
+            let sealed = Seal { directories: seal(&copy) };
             fs::write(Seal::path(&copy), sealed.encode(&[7; 32])).unwrap();
         };
         make();
-        assert_eq!(host_of(&copy, &[7; 32]).as_deref(), Some("a"));
-        assert_eq!(host_of(&copy, &[8; 32]), None, "another content");
+        assert!(find(&copy, 7).is_some());
+        assert!(find(&copy, 8).is_none(), "another content");
         assert!(!is_unchanged(&copy, &seal(&copy), Duration::ZERO), "for want of time");
         // What ranks write there.
         fs::write(tree.join("own"), "").unwrap();
-        assert!(host_of(&copy, &[7; 32]).is_some());
+        assert!(find(&copy, 7).is_some());
         let old = |name: &str| tree.join(name).with_extension("old");
         let replace = |name: &str, content: &str| {
             fs::rename(tree.join(name), old(name)).unwrap();
             fs::write(tree.join(name), content).unwrap();
         };
-        let changes: [&dyn Fn(); 6] = [
+        let give = |name: &str, mode| {
+            fs::set_permissions(tree.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let changes: [&dyn Fn(); 8] = [
             // The same size, in another file.
             &|| replace("x", "five"),
             &|| fs::write(tree.join("x"), "longer").unwrap(),
@@ -109,15 +185,36 @@ mod tests {
                 symlink("own", tree.join("link")).unwrap();
             },
             &|| fs::remove_dir(tree.join("empty")).unwrap(),
+            // Of a directory, of which other times change by what ranks write.
+            &|| give("empty", 0o500),
+            &|| give("", 0o2755),
             &|| fs::remove_file(Seal::path(&copy)).unwrap(),
         ];
         for (number, change) in changes.into_iter().enumerate() {
             change();
-            assert_eq!(host_of(&copy, &[7; 32]), None, "change {number}");
+            assert!(find(&copy, 7).is_none(), "change {number}");
             fs::remove_dir_all(&copy).unwrap();
             make();
             fs::write(tree.join("own"), "").unwrap();
-            assert!(host_of(&copy, &[7; 32]).is_some(), "change {number}");
+            assert!(find(&copy, 7).is_some(), "change {number}");
         }
+    }
+
+    #[test]
+    fn nodes_that_share_a_copy_know_of_each_other() {
+        let (one, clone) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let place = |of: &tempfile::TempDir| Seal::holder(&of.path().join("copy"));
+        let sign = |of, node| SealedCopy::sign(place(of), JOB, NodeId(node));
+        let found = [sign(&one, 2), sign(&one, 0), sign(&clone, 1), sign(&one, 3)];
+        assert_eq!(found.each_ref().map(SealedCopy::holder), [2, 2, 1, 2].map(NodeId));
+        drop(found);
+        // What the agent of another job has left.
+        symlink(format!("{}.5", JobId(8)), place(&one)).unwrap();
+        assert_eq!(sign(&one, 0).holder(), NodeId(0));
+        assert!(
+            place(&one).symlink_metadata().is_err() && place(&clone).symlink_metadata().is_err()
+        );
+        let nowhere = Seal::holder(&one.path().join("none/copy"));
+        assert_eq!(SealedCopy::sign(nowhere, JOB, NodeId(4)).holder(), NodeId(4));
     }
 }

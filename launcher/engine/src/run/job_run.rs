@@ -50,7 +50,7 @@ pub trait TreeSource: Send {
     /// Returns the directory of hosts that has the copy, with `~/` for their home directories.
     fn copy(&self) -> PathBuf;
 
-    /// Returns a hash of what the copy has to contain, once it is known.
+    /// Returns a hash of what the copy has to contain: what is in the tree once all hosts are reached.
     fn content(&mut self) -> Pending<'_, [u8; 32]>;
 
     /// Copies the tree to all hosts. Returns those whose copy is that of another host, with the latter.

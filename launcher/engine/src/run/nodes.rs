@@ -27,19 +27,20 @@ use crate::connect::agent::library::RankLibraries;
 use crate::connect::connector::StartedContainer;
 use crate::connect::outbox::{Outbox, Reserved};
 use crate::run::output::OutputReceiver;
-use crate::run::pump::Pump;
+use crate::run::pump::{AgentMessage, Pump};
 use crate::run::stdin::StdinFeed;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::NodeFacts;
-use rlaunch_bootstrap::protocol::control::ToAgent;
-use rlaunch_console::deadline;
+use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
+use rlaunch_console::deadline::{self, Deadline};
+use rlaunch_console::progress::Progress;
 use rlaunch_plan::hosts::Host;
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::map::{MapBy, RankMap};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -175,6 +176,32 @@ impl Reached {
         self.check_names(job)?;
         self.check_gpus(job)?;
         Ok(self)
+    }
+
+    /// Collects one answer from every node, in the order of nodes: what `take` makes of the messages of agents. Nodes that have
+    /// not answered within `limit` are named in the error.
+    async fn answers<T>(
+        &self,
+        pump: &mut Pump<'_>,
+        limit: Duration,
+        progress: &Progress,
+        mut take: impl FnMut(&Agents, NodeId, FromAgent) -> Option<T>,
+    ) -> Result<Vec<T>, Failed> {
+        let mut deadline = Deadline::after(limit);
+        let mut answers = BTreeMap::new();
+        while answers.len() < self.nodes.len() {
+            let Some(AgentMessage { node, message, .. }) = pump.next_message(&mut deadline).await?
+            else {
+                let (seconds, missing) = (limit.as_secs(), progress.describe_pending());
+                let message = format!("no answer within {seconds} s: {missing}");
+                return Err(Failed::new(Exit::AGENT, message));
+            };
+            if let Some(answer) = take(&pump.agents, node, message) {
+                progress.done(&pump.host(node));
+                answers.insert(node, answer);
+            }
+        }
+        Ok(answers.into_values().collect())
     }
 
     /// Returns an error if two names mean one machine, because its CPUs and GPUs would be assigned twice and

@@ -410,17 +410,24 @@ mod tests {
     use std::fs::File;
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
+    use std::thread::JoinHandle;
 
-    /// The reader copies to a socket that nobody reads, by splice(2), and so holds the thread that writes.
-    #[tokio::test]
-    async fn what_is_left_is_done_although_the_reader_holds_its_pipe() {
+    /// Makes a pipe whose reader copies to a socket that nobody reads, by splice(2), and so holds the thread that writes. Also
+    /// returns the other end of the socket, and the thread that copies.
+    pub(super) fn held_pipe() -> (io::PipeWriter, UnixStream, JoinHandle<io::Result<u64>>) {
         let (reader, writer) = io::pipe().unwrap();
-        let (socket, mut far) = UnixStream::pair().unwrap();
+        let (socket, far) = UnixStream::pair().unwrap();
         let copying = std::thread::spawn(move || {
             let (mut from, mut to) =
                 (File::from(OwnedFd::from(reader)), File::from(OwnedFd::from(socket)));
             io::copy(&mut from, &mut to)
         });
+        (writer, far, copying)
+    }
+
+    #[tokio::test]
+    async fn what_is_left_is_done_although_the_reader_holds_its_pipe() {
+        let (writer, mut far, copying) = held_pipe();
         let ((node, mut granted), (sender, receiver)) = (Outbox::new(), output_channel());
         let transcript = SharedTranscript::default();
         let config = OutputConfig {

@@ -58,8 +58,12 @@ enum Trouble {
     Untold,
     /// The user changes the size of the terminal, and agents fail once their ranks are told.
     Resized,
+    /// The user presses Ctrl-Z, and the agent fails once it is told that the job goes on.
+    Suspended,
     /// The copy of the working tree is not what it has to be.
     Differs,
+    /// The same, and the user presses Ctrl-Z while it is copied.
+    SuspendedCopy,
 }
 
 /// Agent of one rank, which makes trouble at a message of the launcher.
@@ -78,8 +82,10 @@ impl Agent {
         let mut frames = FrameReader::default();
         let mut beat = interval_at(Instant::now() + BEAT, BEAT);
         let mut bytes = vec![0; 64 << 10];
+        let mut is_suspended = false;
         loop {
             while let Some(message) = frames.next_frame::<ToAgent>().unwrap() {
+                is_suspended |= message == ToAgent::Suspend;
                 let made = trouble.filter(|(at, _)| Some(*at) == begin_of(&message));
                 let answers = match made.map(|(_, trouble)| trouble) {
                     Some(Trouble::Stalls) => return std::future::pending().await,
@@ -96,8 +102,18 @@ impl Agent {
                         signals.send(UserSignal::Resize(WIDE)).unwrap();
                         answers(rank, &message, began)
                     }
-                    Some(Trouble::Differs) => vec![FromAgent::CopyChecked { host: None }],
+                    Some(Trouble::Differs | Trouble::SuspendedCopy) => {
+                        vec![FromAgent::CopyChecked { holder: None }]
+                    }
+                    Some(Trouble::Suspended) => {
+                        signals.send(UserSignal::Suspend).unwrap();
+                        Vec::new()
+                    }
                     Some(Trouble::IsSilent | Trouble::Timeout) => Vec::new(),
+                    None if is_suspended && message == ToAgent::Resume => {
+                        let (operation, cause) = ("sleep on".into(), "it was woken".into());
+                        vec![FromAgent::Failed { operation, cause }]
+                    }
                     None if message == (ToAgent::End { now: true }) => return,
                     Some(Trouble::Untold) | None => answers(rank, &message, began),
                 };
@@ -134,7 +150,9 @@ fn begin_of(message: &ToAgent) -> Option<At> {
 fn answers(rank: Rank, message: &ToAgent, began: Instant) -> Vec<FromAgent> {
     let address = |text: &str| text.parse().unwrap();
     match message {
-        ToAgent::CheckCopy { .. } => vec![FromAgent::CopyChecked { host: Some("a".into()) }],
+        ToAgent::CheckCopy { node, .. } => {
+            vec![FromAgent::CopyChecked { holder: Some(*node) }]
+        }
         ToAgent::Job(_) => vec![FromAgent::Prepared {
             notices: vec![],
             ports: vec![21_000, 21_001],
@@ -174,8 +192,8 @@ fn facts(node: NodeId) -> NodeFacts {
     NodeFacts { addresses: vec![address], ..testing::facts() }
 }
 
-/// Working tree that cannot be copied.
-struct Tree;
+/// Working tree that cannot be copied, unless the user suspends that.
+struct Tree(Option<mpsc::UnboundedSender<UserSignal>>);
 
 impl TreeSource for Tree {
     fn copy(&self) -> PathBuf {
@@ -187,7 +205,16 @@ impl TreeSource for Tree {
     }
 
     fn bring(self: Box<Self>) -> Pending<'static, Vec<(String, String)>> {
-        Box::pin(async { Err(Failed::new(Exit::FILES, "no copy")) })
+        Box::pin(async move {
+            let Tree(Some(user)) = *self else {
+                return Err(Failed::new(Exit::FILES, "no copy"));
+            };
+            for signal in [UserSignal::Suspend, UserSignal::Forward(Signal::SIGCONT)] {
+                user.send(signal).unwrap();
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            Ok(Vec::new())
+        })
     }
 }
 
@@ -199,11 +226,13 @@ async fn attempt(at: At, trouble: Trouble) -> (Failed, u64) {
     let map = spec.map_ranks().unwrap();
     let events = EventLog::open(None, spec.id).unwrap();
     events.status().mapped(&map);
+    let (user, mut signals) = Signals::scripted();
+    let tree = Tree((trouble == Trouble::SuspendedCopy).then(|| user.clone()));
     let job = JobRun {
         spec,
         reach: Reach::default(),
         stdio: Stdio::Stderr,
-        tree: Mutex::new(Some(Box::new(Tree))),
+        tree: Mutex::new(Some(Box::new(tree))),
         detaching: (trouble == Trouble::Untold).then(Detaching::from_killed_parent),
         events,
         recorder: None,
@@ -211,7 +240,6 @@ async fn attempt(at: At, trouble: Trouble) -> (Failed, u64) {
         socket: None,
         says_directory: false,
     };
-    let (user, mut signals) = Signals::scripted();
     let began = Instant::now();
     // Only the root of the tree gets the rank table from the launcher.
     let (troubled, ids) = (NodeId(u32::from(at != At::Table)), map.nodes.iter().map(|n| n.id));
@@ -280,6 +308,22 @@ async fn each_trouble_ends_each_phase_in_time_and_is_named() {
 async fn a_tree_is_copied_if_any_host_has_another() {
     let (failed, took) = attempt(At::CheckCopy, Trouble::Differs).await;
     assert_eq!((failed.exit.0, took, &*failed.message), (203, 0, "no copy"), "{failed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn agents_are_told_of_a_suspension_before_ranks_run() {
+    for (at, trouble, seconds) in [
+        (At::CheckCopy, Trouble::Suspended, 0),
+        (At::CheckCopy, Trouble::SuspendedCopy, 2),
+        (At::Job, Trouble::Suspended, 0),
+        (At::Join, Trouble::Suspended, 0),
+        (At::Table, Trouble::Suspended, 0),
+    ] {
+        let (failed, took) = attempt(at, trouble).await;
+        let case = format!("{trouble:?} at {at:?}: {failed:?}");
+        assert_eq!((failed.exit.0, took), (206, seconds), "{case}");
+        assert!(failed.message.ends_with("is lost: cannot sleep on: it was woken"), "{case}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ use crate::run::supervisor::Input;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::TerminalSize;
-use rlaunch_bootstrap::protocol::control::FromAgent;
+use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
 use rlaunch_console::deadline::Deadline;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -139,7 +139,7 @@ impl<'s> Pump<'s> {
                 Some(Input::SessionsClosed) => {
                     return Err(Failed::new(Exit::BUG, "every session has ended"));
                 }
-                Some(Input::Signal(signal)) => self.obey_before_start(signal)?,
+                Some(Input::Signal(signal)) => self.obey_before_start(signal).await?,
                 // The driver makes these, once ranks run.
                 Some(Input::ReaderGone | Input::Query(_)) => {}
             }
@@ -155,7 +155,7 @@ impl<'s> Pump<'s> {
         loop {
             tokio::select! {
                 done = &mut work => return done,
-                signal = self.signals.next() => self.obey_before_start(signal)?,
+                signal = self.signals.next() => self.obey_before_start(signal).await?,
                 () = until(self.due) => return Err(self.timed_out()),
             }
         }
@@ -165,20 +165,32 @@ impl<'s> Pump<'s> {
     pub(crate) async fn leave_signals_to<T>(&mut self, work: impl Future<Output = T>) -> T {
         let began = now();
         let mut work = pin!(work);
-        loop {
-            tokio::select! {
+        let mut is_suspended = false;
+        let done = loop {
+            let signal = tokio::select! {
                 biased;
-                done = &mut work => {
-                    self.due = self.due.map(|due| due + (now() - began));
-                    return done;
+                done = &mut work => break done,
+                signal = self.signals.next() => signal,
+            };
+            match signal {
+                UserSignal::Resize(size) => self.resized = Some(size),
+                // The work stops this process, a moment later.
+                UserSignal::Suspend => {
+                    is_suspended = true;
+                    self.agents.queue_for_all(&ToAgent::Suspend);
                 }
-                signal = self.signals.next() => {
-                    if let UserSignal::Resize(size) = signal {
-                        self.resized = Some(size);
-                    }
+                UserSignal::Forward(Signal::SIGCONT) if is_suspended => {
+                    is_suspended = false;
+                    self.agents.queue_for_all(&ToAgent::Resume);
                 }
+                UserSignal::End(_) | UserSignal::Forward(_) => {}
             }
+        };
+        if is_suspended {
+            self.agents.queue_for_all(&ToAgent::Resume);
         }
+        self.due = self.due.map(|due| due + (now() - began));
+        done
     }
 
     fn timed_out(&self) -> Failed {
@@ -193,7 +205,7 @@ impl<'s> Pump<'s> {
 
     /// Obeys a signal of the user before ranks run; returns an error if it ends the job. Signals for ranks have no receiver
     /// yet.
-    fn obey_before_start(&mut self, signal: UserSignal) -> Result<(), Failed> {
+    async fn obey_before_start(&mut self, signal: UserSignal) -> Result<(), Failed> {
         match signal {
             UserSignal::End(signal) => {
                 const WHEN: &str = " before any rank was started";
@@ -206,7 +218,12 @@ impl<'s> Pump<'s> {
                     signals::ended_by(signal, WHEN)
                 });
             }
-            UserSignal::Suspend => signals::stop_process(),
+            UserSignal::Suspend => {
+                // Otherwise agents give up a launcher that sends nothing.
+                self.agents.queue_for_all(&ToAgent::Suspend);
+                self.signals.suspend().await;
+                self.agents.queue_for_all(&ToAgent::Resume);
+            }
             UserSignal::Resize(size) => self.resized = Some(size),
             UserSignal::Forward(_) => {}
         }

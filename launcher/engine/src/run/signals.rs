@@ -1,6 +1,7 @@
 //! Signals that rlaunch receives, as requests of the user.
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, killpg, raise};
+use nix::unistd::Pid;
 use rlaunch_bootstrap::job::TerminalSize;
 use rlaunch_console::signals::EndSignals;
 use rlaunch_console::{messages, terminal};
@@ -8,6 +9,7 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
@@ -15,8 +17,13 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 /// passes on comes as often as there are ways to rlaunch.
 const MIN_REQUEST_GAP: Duration = Duration::from_millis(500);
 
+/// Time in which what agents are told of a stop is on its way, before this process stops.
+const TELLING: Duration = Duration::from_millis(100);
+
 /// Whether SIGHUP asks for nothing any more.
 static HANGUPS_IGNORED: AtomicBool = AtomicBool::new(false);
+/// Process groups that stand still while this process does.
+static COMPANIONS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
 /// Ignores SIGHUP from now on, since this process has left its terminal.
 pub(crate) fn ignore_hangups() {
@@ -137,13 +144,25 @@ impl Signals {
         }
     }
 
+    /// Stops this process as Ctrl-Z does, a moment later, so that what agents are told of it reaches them. Returns when the
+    /// process is continued.
+    pub(crate) async fn suspend(&mut self) {
+        tokio::time::sleep(TELLING).await;
+        match &self.source {
+            Source::Process(_) => stop_process(),
+            // The process of a test goes on.
+            #[cfg(test)]
+            Source::Script(_) => {}
+        }
+    }
+
     /// Waits until the user asks to end the job, and returns the signal. Meanwhile, Ctrl-Z stops this process
     /// and other signals are ignored.
     pub async fn end(&mut self) -> Signal {
         loop {
             match self.next().await {
                 UserSignal::End(signal) => return signal,
-                UserSignal::Suspend => stop_process(),
+                UserSignal::Suspend => self.suspend().await,
                 UserSignal::Forward(_) | UserSignal::Resize(_) => {}
             }
         }
@@ -194,16 +213,52 @@ pub fn ended_by(signal: Signal, rest: &str) -> Failed {
     Failed::new(Exit::signal(signal as i32), format!("ended by {signal}{rest}")).hint(hint)
 }
 
-/// Stops this process, as Ctrl-Z does by default. Returns when the process is continued.
+/// Stops this process and its companions, as Ctrl-Z does by default. Returns when the process is continued, and so are they.
 pub(crate) fn stop_process() {
     rlaunch_console::footer::erase();
+    signal_companions(Signal::SIGSTOP);
     // A process that may not be stopped goes on.
-    let _ = nix::sys::signal::raise(Signal::SIGSTOP);
+    let _ = raise(Signal::SIGSTOP);
+    signal_companions(Signal::SIGCONT);
+}
+
+fn signal_companions(signal: Signal) {
+    for companion in companions().iter() {
+        // Fails for one that has ended.
+        let _ = killpg(*companion, signal);
+    }
+}
+
+fn companions() -> MutexGuard<'static, Vec<Pid>> {
+    COMPANIONS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Process group of a child, which Ctrl-Z at the terminal does not reach: it stands still while this process does, until this is
+/// dropped. If this process dies meanwhile, the kernel continues the group with a SIGHUP, since nobody of the terminal's session
+/// is left to do so.
+#[derive(Debug)]
+pub struct Companion(Pid);
+
+impl Companion {
+    /// Takes a child that leads its group and has not been waited for.
+    pub fn new(child: u32) -> Companion {
+        let group = Pid::from_raw(child.cast_signed());
+        companions().push(group);
+        Companion(group)
+    }
+}
+
+impl Drop for Companion {
+    fn drop(&mut self) {
+        companions().retain(|group| *group != self.0);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
 
     /// Tells for each signal, with its time in milliseconds, whether it is a request.
     fn requests(signals: &[(Signal, u64)]) -> Vec<bool> {
@@ -212,6 +267,29 @@ mod tests {
             requests.count_if_request(signal, begin + Duration::from_millis(at))
         };
         signals.iter().map(&mut count).collect()
+    }
+
+    #[test]
+    fn companions_stand_still_as_long_as_this_process() {
+        let mut sleep = Command::new("sleep");
+        let mut child = sleep.arg("1000").process_group(0).spawn().unwrap();
+        let state = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+            stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+        };
+        let companion = Companion::new(child.id());
+        signal_companions(Signal::SIGSTOP);
+        while state() != 'T' {
+            std::thread::yield_now();
+        }
+        signal_companions(Signal::SIGCONT);
+        while state() == 'T' {
+            std::thread::yield_now();
+        }
+        drop(companion);
+        assert!(!companions().contains(&Pid::from_raw(child.id().cast_signed())));
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

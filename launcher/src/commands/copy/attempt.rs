@@ -11,7 +11,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::{PortRange, WorkingDir};
 use rlaunch_console::progress;
-use rlaunch_copy::control::{Request, Secret};
+use rlaunch_copy::control::{Report, Request, Secret};
 use rlaunch_engine::connect::agent::store;
 use rlaunch_engine::connect::connector::Reach;
 use rlaunch_engine::run::job_run::{Launch, NoRandom, Stdio, new_identity};
@@ -289,8 +289,12 @@ impl Attempt {
         Ok(Attempt { way: way.clone(), launch, reports, stdin, local })
     }
 
-    /// Waits until the program on this machine has read the working tree.
-    pub(super) async fn tree(&self) -> Result<TreeState, Failed> {
+    /// Waits until the program on this machine has read the working tree as it is now.
+    pub(super) async fn tree(&mut self) -> Result<TreeState, Failed> {
+        if let Some((to_local, _)) = &mut self.local {
+            // Fails if the program has ended, which is noticed as that. It ignores a second one.
+            let _ = to_local.write_all(&line(&Report::Reached)?);
+        }
         let changed = lock(&self.reports).changed();
         loop {
             if let Some(state) = lock(&self.reports).tree() {

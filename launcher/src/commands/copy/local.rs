@@ -6,10 +6,11 @@ use super::resume_hint;
 use crate::commands::bench::own_program;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::JobId;
+use rlaunch_console::deadline::Deadline;
 use rlaunch_console::messages;
 use rlaunch_copy::control::Report;
 use rlaunch_engine::connect::agent::store;
-use rlaunch_engine::run::signals::{Signals, ended_by};
+use rlaunch_engine::run::signals::{Companion, Signals, ended_by};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::ffi::OsString;
@@ -34,6 +35,8 @@ const PIPE: &str = "exec \"$RLAUNCH_PRELOAD_DIR/rlaunch-copier\" pipe \"$0\"";
 pub(super) struct LocalCopier {
     child: Child,
     reading: JoinHandle<()>,
+    /// The ranks, with which it would lose patience, stand still as well.
+    companion: Option<Companion>,
 }
 
 impl LocalCopier {
@@ -53,7 +56,7 @@ impl LocalCopier {
             .args(way_through_the_job(job)?)
             .stdin(stdin)
             .stdout(stdout)
-            // A Ctrl-C is for this process, which ends the job in order.
+            // A Ctrl-C is for this process, which ends the job in order, and so is a Ctrl-Z.
             .process_group(0)
             .kill_on_drop(true)
             .spawn();
@@ -64,7 +67,8 @@ impl LocalCopier {
         let reading = tokio::task::spawn_blocking(move || read_local(from_child, &reports));
         // Fails if the program has ended, which is noticed as that.
         let _ = to_child.write_all(request);
-        Ok((to_child, LocalCopier { child, reading }))
+        let companion = child.id().map(Companion::new);
+        Ok((to_child, LocalCopier { child, reading, companion }))
     }
 
     /// Waits until it has ended, and has reported all. Ends it if the job has failed, or if it makes no progress. Returns the
@@ -74,7 +78,7 @@ impl LocalCopier {
         ended: Result<Exit, Failed>,
         reports: &SharedReports,
     ) -> Result<Exit, Failed> {
-        let LocalCopier { mut child, reading } = self;
+        let LocalCopier { mut child, reading, companion: _companion } = self;
         if ended.is_err() {
             if let Ok(Some(status)) = child.try_wait()
                 && status.code().is_none()
@@ -119,20 +123,20 @@ async fn without_progress(reports: &SharedReports, patience: Duration) -> Failed
         (reports.local_progress(), reports.local_wait())
     };
     let began = Instant::now();
-    let ((mut before, _), mut since, mut is_said) = (look(), began, false);
+    let ((mut before, _), mut is_said) = (look(), false);
+    let mut deadline = Deadline::after(patience).checked_every(LOOK);
     loop {
-        tokio::time::sleep(LOOK).await;
+        let is_late = deadline.run(tokio::time::sleep(LOOK)).await.is_none();
         let (progress, wait) = look();
-        let now = Instant::now();
         if progress != before {
-            (before, since) = (progress, now);
+            before = progress;
+            deadline.restart();
+        } else if is_late {
+            return stuck(wait, patience);
         }
-        if !is_said && now.saturating_duration_since(began) >= SAID_AFTER {
+        if !is_said && began.elapsed() >= SAID_AFTER {
             is_said = true;
             messages::info(&format!("the job is over; waiting for {wait}…"));
-        }
-        if now.saturating_duration_since(since) >= patience {
-            return stuck(wait, patience);
         }
     }
 }

@@ -93,7 +93,7 @@ impl Reports {
     /// Takes a report of a program. One that names a rank is about this rank, whoever reports it.
     pub(super) fn note(&mut self, source: Source, report: Report) {
         match report {
-            Report::Listening { .. } => {}
+            Report::Reached | Report::Listening { .. } => {}
             Report::Shares { rank, with } => {
                 let with = self.index(with);
                 self.state(rank, source).into_iter().for_each(|state| state.shares = with);

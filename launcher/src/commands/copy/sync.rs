@@ -188,7 +188,7 @@ impl Copies {
         Ok(Copies { tree, directory, ahead, attempt })
     }
 
-    /// Waits until the tree is read. A large one is read again if the user agrees to copy it.
+    /// Waits until the tree is read as it is now. A large one is read again if the user agrees to copy it.
     async fn content(&mut self) -> Result<[u8; 32], Failed> {
         loop {
             match self.attempt.tree().await? {

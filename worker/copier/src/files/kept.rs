@@ -61,8 +61,10 @@ pub fn prune(indexes: &[Index], trees: &[String], home: Option<&Path>) -> Pruned
             let is_removed = is_named && is_free && is_tree(&root, home);
             remove_below(index, &beneath, is_removed, &mut pruned);
             if is_removed {
-                // One that is not there need not be removed.
-                let _ = fs::remove_file(Seal::path(&root));
+                for beside in [Seal::path(&root), Seal::holder(&root)] {
+                    // One that is not there need not be removed.
+                    let _ = fs::remove_file(beside);
+                }
                 pruned.trees += u64::from(fs::remove_dir(&root).is_ok());
             }
         }

@@ -6,6 +6,7 @@
 
 pub mod hub;
 
+use super::beneath::Beneath;
 use super::meta::Meta;
 use super::unfinished::is_staging_name;
 use hub::HubModel;
@@ -46,6 +47,8 @@ pub enum How {
 pub struct Walk {
     /// Directory that paths are relative to. If a file is copied, the directory that it is in.
     pub root: PathBuf,
+    /// What the root was like before it was listed; `None` if a file is copied.
+    top: Option<Meta>,
     /// In the order of a manifest.
     pub entries: Vec<Found>,
     /// Sockets, pipes and devices, which are not copied.
@@ -106,6 +109,23 @@ impl Walk {
     pub fn place(&self, path: &RelativePath) -> PathBuf {
         self.root.join(OsStr::from_bytes(path.as_bytes()))
     }
+
+    /// Tells whether all that was found is what it was, and nothing has come or gone in these directories. A file that comes
+    /// into one of which nothing is copied is not seen.
+    pub fn is_unchanged(&self) -> bool {
+        let is_same = |now: Meta, then: &Meta| now.stamp() == then.stamp();
+        let has_top =
+            |then: &Meta| fs::metadata(&self.root).is_ok_and(|now| is_same(Meta::of(&now), then));
+        // A directory that is gone must not be made.
+        if !self.top.as_ref().is_none_or(has_top) {
+            return false;
+        }
+        let Ok(beneath) = Beneath::open(&self.root) else { return false };
+        self.entries.iter().all(|found| {
+            let now = beneath.look(found.path.as_bytes()).ok().flatten();
+            now.is_some_and(|now| is_same(now.meta, &found.meta))
+        })
+    }
 }
 
 /// Lists what is copied of a directory, or the one file that `root` is. A link is followed if it is
@@ -123,7 +143,7 @@ pub fn walk(root: &Path, how: &How) -> Result<Walk, WalkError> {
     if !metadata.is_dir() {
         return Err(WalkError::Special { path: root.to_owned() });
     }
-    let mut collected = Collected::new(root);
+    let mut collected = Collected::new(root, Meta::of(&metadata));
     match how {
         How::All => everything(&mut collected, Vec::new())?,
         How::Git => of_git(&mut collected)?,
@@ -142,12 +162,13 @@ fn one_file(path: &Path, metadata: &Metadata) -> Result<Walk, WalkError> {
     let found = Found { path: relative, meta: Meta::of(metadata), kind: FoundKind::File };
     // The parent of a name alone is empty.
     let root = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-    Ok(Walk { root: root.to_owned(), entries: vec![found], left_out: Vec::new() })
+    Ok(Walk { root: root.to_owned(), top: None, entries: vec![found], left_out: Vec::new() })
 }
 
 /// What has been found so far.
 pub(super) struct Collected {
     root: PathBuf,
+    top: Meta,
     entries: Vec<Found>,
     left_out: Vec<RelativePath>,
     /// What has been added or looked at, and whether it is a directory.
@@ -155,9 +176,10 @@ pub(super) struct Collected {
 }
 
 impl Collected {
-    fn new(root: &Path) -> Collected {
+    fn new(root: &Path, top: Meta) -> Collected {
         Collected {
             root: root.to_owned(),
+            top,
             entries: Vec::new(),
             left_out: Vec::new(),
             seen: HashMap::new(),
@@ -187,12 +209,12 @@ impl Collected {
     }
 
     fn into_walk(self) -> Walk {
-        let Collected { root, mut entries, mut left_out, .. } = self;
+        let Collected { root, top, mut entries, mut left_out, .. } = self;
         entries.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         // What is named one by one may also be in a directory that is listed.
         entries.dedup_by(|a, b| a.path == b.path);
         left_out.sort_unstable();
-        Walk { root, entries, left_out }
+        Walk { root, top: Some(top), entries, left_out }
     }
 
     /// Adds what is at a path and the directories that it is in, unless it does not exist. Returns

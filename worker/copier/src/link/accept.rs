@@ -2,9 +2,10 @@
 
 use super::handshake::{self, HandshakeError, Hello, LinkId, Party, Stream};
 use super::socket::Socket;
-use super::{Link, LinkError};
+use super::{CHECK, Link, LinkError};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rlaunch_bootstrap::deadline::Deadline;
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::security::AdmissionQueue;
 use std::collections::BTreeMap;
@@ -69,18 +70,18 @@ impl Acceptor {
         (from, host): (u32, &str),
         within: Duration,
     ) -> Result<Link, LinkError> {
-        let until = Instant::now() + within;
+        let mut deadline = Deadline::after(within, Instant::now()).checked_every(CHECK);
         let failed = |source| LinkError::Socket {
             operation: "wait for a connection of",
             host: host.to_owned(),
             source,
         };
         let mut arrivals = Arrivals::new(me, from).map_err(failed)?;
-        while Instant::now() < until {
+        while !deadline.has_expired(Instant::now()) {
             if let Some(streams) = arrivals.next_whole() {
                 return Ok(Link::new(host.to_owned(), me.is_plain, streams));
             }
-            self.wait(&mut arrivals, until).map_err(failed)?;
+            self.wait(&mut arrivals, deadline.next_check()).map_err(failed)?;
             for listener in &self.listeners {
                 // A connection that its other end has given up already is no error.
                 if let Ok((socket, peer)) = listener.accept() {

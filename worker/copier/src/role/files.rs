@@ -95,11 +95,10 @@ impl Files {
         Ok(Files::Stage(Box::new(stage)))
     }
 
-    /// Lets agents tell by themselves that a copy of a working tree, which is whole, has not changed since. `host` is the
-    /// name of this host.
+    /// Lets agents tell by themselves that a copy of a working tree, which is whole, has not changed since.
     pub(super) fn seal(&self, settings: &Settings, me: &Reporter) {
         if let (Files::Stage(stage), Some(_)) = (self, settings.tree)
-            && let Err(error) = stage.seal(me.name_of(me.rank()))
+            && let Err(error) = stage.seal()
         {
             me.note(format!("cannot seal the copy, which is compared again next time: {error}"));
         }
@@ -121,11 +120,19 @@ fn wrong_of(original: &Original) -> Result<Option<RelativePath>, RoleError> {
 }
 
 /// Files that are to be sent, by name and metadata.
+#[derive(Clone)]
 pub(super) struct Looked {
     path: String,
     /// Directory below the destination; `None` for the destination itself.
     at: Option<RelativePath>,
     walk: Walk,
+}
+
+impl Looked {
+    /// Tells whether the files are still what they were.
+    pub(super) fn is_unchanged(&self) -> bool {
+        self.walk.is_unchanged()
+    }
 }
 
 /// Looks at the files and directories that are to be sent, each of which goes below the destination

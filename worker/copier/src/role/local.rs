@@ -1,7 +1,9 @@
 //! Programs on the launcher's machine: the source of a push, and the destination of a fetch.
 
+use super::files::Looked;
 use super::report::{LOCAL, Reporter};
 use super::{CONNECT_DIRECT, RoleError, Settings, files, rank, read_line};
+use crate::files::Original;
 use crate::link::{Link, LinkError, Peer, dial, over_command};
 use rlaunch_copy::control::{Report, Request, Role};
 use std::io::{self, BufRead, StdinLock};
@@ -47,25 +49,26 @@ pub(super) fn send_to_first(
     let Role::Source { paths } = &request.role else { return Err(RoleError::NoSource) };
     // While the job reaches its hosts. A tree that is too large is refused before they wait for it.
     let tree = settings.tree.map(|limit| files::look(paths, Some(limit), me)).transpose()?;
-    // A thread of its own, which nobody waits for if there is nobody to send to.
-    let hashing = tree.map(|looked| {
-        let (settings, me) = (settings.clone(), me.clone());
-        std::thread::spawn(move || {
-            let original = files::original(looked, &settings, &me)?;
-            me.report(&Report::Content { hash: original.manifest().content() });
-            Ok(original)
-        })
-    });
+    let mut early = tree.map(|looked| EarlyReading::begin(looked, &settings, me));
+    let mut read = None;
     let first = loop {
-        let peer = next_peer(input, me)?.ok_or_else(|| not_listening(me, 0))?;
-        if peer.rank == 0 {
-            break peer;
+        match next_word(input, me)?.ok_or_else(|| not_listening(me, 0))? {
+            Word::Reached => {
+                if let Some(early) = early.take() {
+                    let original = early.renew(me, paths, &settings)?;
+                    me.report(&Report::Content { hash: original.manifest().content() });
+                    read = Some(original);
+                }
+            }
+            Word::Listens(peer) if peer.rank == 0 => break peer,
+            Word::Listens(_) => {}
         }
     };
     let (link, command) = connect(me, &settings, &first, via)?;
-    let original = || match hashing {
-        Some(hashing) => hashing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-        None => rank::look_and_hash(me, paths, &settings),
+    let original = || match (read, early) {
+        (Some(read), _) => Ok(read),
+        (None, Some(early)) => early.join(),
+        (None, None) => rank::look_and_hash(me, paths, &settings),
     };
     let sent = rank::send_files(me, original, &settings, link);
     end(command);
@@ -80,6 +83,45 @@ pub(super) fn send_to_first(
         root: String::new(),
     });
     Ok(())
+}
+
+/// Working tree that a thread of its own reads while the job reaches its hosts. Nobody waits for it if there is nobody to send
+/// to.
+struct EarlyReading {
+    looked: Vec<Looked>,
+    hashing: JoinHandle<Result<Original, RoleError>>,
+}
+
+impl EarlyReading {
+    fn begin(looked: Vec<Looked>, settings: &Settings, me: &Reporter) -> EarlyReading {
+        let (own, settings, me) = (looked.clone(), settings.clone(), me.clone());
+        let hashing = std::thread::spawn(move || files::original(own, &settings, &me));
+        EarlyReading { looked, hashing }
+    }
+
+    fn join(self) -> Result<Original, RoleError> {
+        joined(self.hashing)
+    }
+
+    /// Returns what is in the tree now, of which only what has changed meanwhile is read again.
+    fn renew(
+        self,
+        me: &Reporter,
+        paths: &[String],
+        settings: &Settings,
+    ) -> Result<Original, RoleError> {
+        let EarlyReading { looked, hashing } = self;
+        match joined(hashing) {
+            Ok(original) if looked.iter().all(Looked::is_unchanged) => Ok(original),
+            // An error may be that of a file that has gone.
+            Ok(_) | Err(_) => rank::look_and_hash(me, paths, settings),
+        }
+    }
+}
+
+/// Returns what a thread returns, or panics as it has.
+fn joined<T>(thread: JoinHandle<T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 type Fetching = Vec<(u32, JoinHandle<Result<(), RoleError>>)>;
@@ -98,8 +140,7 @@ pub(super) fn fetch_all(
     let missing = missing.filter(|rank| fetching.iter().all(|(there, _)| there != rank)).min();
     let mut first = missing.map(|rank| not_listening(me, rank));
     for (_, thread) in fetching {
-        let done = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        first = first.or(done.err());
+        first = first.or(joined(thread).err());
     }
     first.map_or(Ok(()), Err)
 }
@@ -157,12 +198,33 @@ fn folder(host: &str) -> String {
     }
 }
 
+/// What the launcher says.
+enum Word {
+    /// The job has reached its hosts.
+    Reached,
+    Listens(Peer),
+}
+
+/// Reads what the launcher says next; `None` at the end.
+fn next_word(input: &mut impl BufRead, me: &Reporter) -> Result<Option<Word>, RoleError> {
+    while let Some(report) = read_line::<Report>(input)? {
+        match report {
+            Report::Reached => return Ok(Some(Word::Reached)),
+            Report::Listening { rank, addresses, port } => {
+                let host = me.name_of(rank).to_owned();
+                return Ok(Some(Word::Listens(Peer { rank, host, addresses, port })));
+            }
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
 /// Reads where the next rank listens; `None` at the end.
 fn next_peer(input: &mut impl BufRead, me: &Reporter) -> Result<Option<Peer>, RoleError> {
-    while let Some(report) = read_line::<Report>(input)? {
-        if let Report::Listening { rank, addresses, port } = report {
-            let host = me.name_of(rank).to_owned();
-            return Ok(Some(Peer { rank, host, addresses, port }));
+    while let Some(word) = next_word(input, me)? {
+        if let Word::Listens(peer) = word {
+            return Ok(Some(peer));
         }
     }
     Ok(None)
@@ -205,6 +267,122 @@ fn end(command: Option<Child>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rlaunch_copy::Hash;
+    use rlaunch_copy::control::{Secret, TreeLimit};
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::{Arc, Mutex};
+    use tempfile::TempDir;
+
+    /// Working tree, and what is asked of the program that sends it.
+    struct Tree {
+        directory: TempDir,
+        request: Request,
+    }
+
+    impl Tree {
+        fn new() -> Tree {
+            let directory = TempDir::new().unwrap();
+            fs::create_dir_all(directory.path().join("sub")).unwrap();
+            fs::write(directory.path().join("x"), "one").unwrap();
+            fs::write(directory.path().join("sub/y"), "two").unwrap();
+            let paths = vec![directory.path().to_str().unwrap().to_owned()];
+            let request = Request {
+                secret: Secret([7; 32]),
+                hosts: vec!["a".into()],
+                plain: false,
+                streams: 1,
+                destination: "~/x".into(),
+                verify: false,
+                limit: None,
+                role: Role::Source { paths },
+                tree: Some(TreeLimit { files: 10, bytes: 1 << 20 }),
+                image: None,
+            };
+            Tree { directory, request }
+        }
+
+        fn paths(&self) -> &[String] {
+            let Role::Source { paths } = &self.request.role else { unreachable!() };
+            paths
+        }
+
+        fn settings(&self) -> Settings {
+            Settings::of(&self.request).unwrap()
+        }
+
+        /// Reads what is there.
+        fn content(&self) -> Hash {
+            let me = Reporter::new(LOCAL, &[], io::sink());
+            let read = rank::look_and_hash(&me, self.paths(), &self.settings()).unwrap();
+            read.manifest().content()
+        }
+    }
+
+    #[test]
+    fn what_changes_here_while_hosts_are_reached_is_read_again() {
+        let tree = Tree::new();
+        let (me, settings) = (Reporter::new(LOCAL, &[], io::sink()), tree.settings());
+        let place = |name: &str| tree.directory.path().join(name);
+        let changes: [&dyn Fn(); 7] = [
+            &|| (),
+            &|| fs::write(place("x"), "four").unwrap(),
+            &|| fs::write(place("new"), "").unwrap(),
+            &|| fs::write(place("sub/new"), "").unwrap(),
+            &|| fs::remove_file(place("sub/y")).unwrap(),
+            &|| fs::set_permissions(place("x"), Permissions::from_mode(0o700)).unwrap(),
+            // The thread that reads may find that it is gone.
+            &|| fs::remove_dir_all(place("sub")).unwrap(),
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let before = tree.content();
+            let looked = files::look(tree.paths(), settings.tree, &me).unwrap();
+            let early = EarlyReading::begin(looked.clone(), &settings, &me);
+            change();
+            let is_unchanged = looked.iter().all(Looked::is_unchanged);
+            assert_eq!(is_unchanged, number == 0, "change {number}");
+            let now = early.renew(&me, tree.paths(), &settings).unwrap().manifest().content();
+            assert_eq!((now, now == before), (tree.content(), number == 0), "change {number}");
+        }
+        let looked = files::look(tree.paths(), settings.tree, &me).unwrap();
+        fs::remove_dir_all(tree.directory.path()).unwrap();
+        assert!(!looked.iter().any(Looked::is_unchanged));
+        let early = EarlyReading::begin(looked, &settings, &me);
+        let failed = early.renew(&me, tree.paths(), &settings).map(drop).unwrap_err();
+        assert!(failed.text().ends_with(" does not exist"), "{failed}");
+        assert!(!tree.directory.path().exists());
+    }
+
+    #[test]
+    fn a_tree_is_told_once_hosts_are_reached() {
+        let tree = Tree::new();
+        for (said, is_told) in
+            [("", false), ("\"reached\"\n", true), ("\"reached\"\n\"reached\"\n", true)]
+        {
+            let lines = Lines::default();
+            let me = Reporter::new(LOCAL, &tree.request.hosts, lines.clone());
+            let sent = send_to_first(&me, &tree.request, &mut said.as_bytes(), &[]);
+            assert!(matches!(sent, Err(RoleError::NotListening { .. })), "{said}");
+            let told = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+            let told: Vec<&str> = told.lines().filter(|line| line.contains("content")).collect();
+            let content = serde_json::to_string(&Report::Content { hash: tree.content() }).unwrap();
+            assert_eq!(told, if is_told { vec![&*content] } else { Vec::new() }, "{said}");
+        }
+    }
+
+    /// What a program has said.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
 
     #[test]
     fn a_host_is_one_directory() {

@@ -3,7 +3,7 @@
 use super::{Agents, HelperUpload, Node, Reached};
 use crate::connect::agent::library::RankLibraries;
 use crate::run::job_run::JobRun;
-use crate::run::pump::{AgentMessage, Pump};
+use crate::run::pump::Pump;
 use crate::run::{inventory_check, output, preflight_report, told};
 use bytes::Bytes;
 use rlaunch_bootstrap::id::NodeId;
@@ -23,7 +23,6 @@ use rlaunch_plan::placement::Bind;
 use rlaunch_plan::rank_config;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -96,7 +95,15 @@ impl Reached {
             }
         }
         let progress = Progress::new(self.nodes.iter().map(|n| n.host.to_string()), "preparing");
-        let answers = self.await_answers(pump, limit, &progress, copier.as_mut());
+        let answers = self.answers(pump, limit, &progress, |agents, node, message| {
+            if let (FromAgent::NeedsHelper(Helper::Copier), Some(copier)) = (&message, &mut copier)
+            {
+                copier.send(agents, &self.nodes[node.index()]);
+            }
+            let is_answer =
+                matches!(message, FromAgent::Prepared { .. } | FromAgent::Refused { .. });
+            is_answer.then_some(message)
+        });
         let answers = progress.report_while(answers).await?;
         let prepared = self.evaluate(job, answers, candidates)?;
         super::homes(&prepared.nodes, "run").iter().for_each(|line| told::once(line));
@@ -146,36 +153,6 @@ impl Reached {
         Ok(candidates)
     }
 
-    /// Collects one answer from every node, in the order of nodes. Sends `copier`, the ranks' program if it is this one, to
-    /// nodes that ask for it.
-    async fn await_answers(
-        &self,
-        pump: &mut Pump<'_>,
-        limit: Duration,
-        progress: &Progress,
-        mut copier: Option<&mut HelperUpload>,
-    ) -> Result<Vec<FromAgent>, Failed> {
-        let mut deadline = Deadline::after(limit);
-        let mut answers = BTreeMap::new();
-        while answers.len() < self.nodes.len() {
-            let Some(AgentMessage { node, message, .. }) = pump.next_message(&mut deadline).await?
-            else {
-                let (seconds, missing) = (limit.as_secs(), progress.describe_pending());
-                let message = format!("no answer within {seconds} s: {missing}");
-                return Err(Failed::new(Exit::AGENT, message));
-            };
-            if let (FromAgent::NeedsHelper(Helper::Copier), Some(copier)) = (&message, &mut copier)
-            {
-                copier.send(&pump.agents, &self.nodes[node.index()]);
-            }
-            if matches!(message, FromAgent::Prepared { .. } | FromAgent::Refused { .. }) {
-                progress.done(&pump.host(node));
-                answers.insert(node, message);
-            }
-        }
-        Ok(answers.into_values().collect())
-    }
-
     /// Takes the answers of all nodes. If any node refused the job, returns an error with the problems of all nodes.
     fn evaluate(
         self,
@@ -206,7 +183,7 @@ impl Reached {
                     reserved.push(ports);
                     prepared.push(PreparedNode { candidates, listeners, library });
                 }
-                // `await_answers` lets nothing else through.
+                // `prepare` takes nothing else.
                 _ => {}
             }
         }

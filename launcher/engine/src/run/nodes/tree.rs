@@ -3,13 +3,11 @@
 
 use super::Reached;
 use crate::run::job_run::{JobRun, TreeSource};
-use crate::run::pump::{AgentMessage, Pump};
+use crate::run::pump::Pump;
+use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
-use rlaunch_console::deadline::Deadline;
 use rlaunch_console::progress::Progress;
-use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use std::collections::BTreeMap;
 use std::iter;
 use std::time::Duration;
 
@@ -39,13 +37,22 @@ impl Reached {
         let here = iter::once("this machine".to_owned());
         let reading = Progress::new(here, "reading the working tree");
         let content = pump.run_unless_ended(reading.report_while(tree.content())).await?;
-        pump.agents.queue_for_all(&ToAgent::CheckCopy { copy: tree.copy(), content });
+        for node in self.nodes.iter().map(|node| node.id) {
+            let (copy, job) = (tree.copy(), job.spec.id);
+            let question = ToAgent::CheckCopy { copy, content, job, node };
+            pump.agents.queue_command(node, &question);
+        }
         let names: Vec<String> = self.nodes.iter().map(|node| node.host.to_string()).collect();
         let progress = Progress::new(names.iter().cloned(), "comparing the working tree");
         let limit = CHECK_TIMEOUT.max(job.spec.node_timeout());
-        let sealed = progress.report_while(self.sealed_by(pump, limit, &progress)).await?;
-        let shared = match sealed {
-            Some(sealed) => sharers(&names, &sealed),
+        let answers = self.answers(pump, limit, &progress, |_, _, message| match message {
+            FromAgent::CopyChecked { holder } => Some(holder),
+            _ => None,
+        });
+        let answers = progress.report_while(answers).await?;
+        // Of a copy that is not what it has to be there is none.
+        let shared = match answers.into_iter().collect::<Option<Vec<NodeId>>>() {
+            Some(holders) => sharers(&names, &holders),
             None => pump.leave_signals_to(tree.bring()).await?,
         };
         if let Some(tree) = &job.spec.tree {
@@ -54,36 +61,12 @@ impl Reached {
         }
         Ok(())
     }
-
-    /// Returns the hosts of the copies' seals, by node; `None` if any copy is not what it has to be.
-    async fn sealed_by(
-        &self,
-        pump: &mut Pump<'_>,
-        limit: Duration,
-        progress: &Progress,
-    ) -> Result<Option<Vec<String>>, Failed> {
-        let mut deadline = Deadline::after(limit);
-        let mut answers = BTreeMap::new();
-        while answers.len() < self.nodes.len() {
-            let Some(AgentMessage { node, message, .. }) = pump.next_message(&mut deadline).await?
-            else {
-                let (seconds, missing) = (limit.as_secs(), progress.describe_pending());
-                let message = format!("no answer within {seconds} s: {missing}");
-                return Err(Failed::new(Exit::AGENT, message));
-            };
-            if let FromAgent::CopyChecked { host } = message {
-                progress.done(&pump.host(node));
-                answers.insert(node, host);
-            }
-        }
-        Ok(answers.into_values().collect())
-    }
 }
 
-/// Returns the hosts whose copy is that of another one, since it has the same seal, with the first that has it.
-fn sharers(names: &[String], sealed: &[String]) -> Vec<(String, String)> {
-    let first = |seal: &String| sealed.iter().position(|other| other == seal).unwrap_or(0);
-    let pairs = names.iter().zip(sealed).map(|(name, seal)| (name, &names[first(seal)]));
+/// Returns the hosts whose copy is that of another one, with the latter: the first by node that has the same holder.
+fn sharers(names: &[String], holders: &[NodeId]) -> Vec<(String, String)> {
+    let first = |holder: &NodeId| holders.iter().position(|other| other == holder).unwrap_or(0);
+    let pairs = names.iter().zip(holders).map(|(name, holder)| (name, &names[first(holder)]));
     pairs.filter(|(name, first)| name != first).map(|(a, b)| (a.clone(), b.clone())).collect()
 }
 
@@ -92,9 +75,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_with_one_seal_share_a_copy() {
+    fn hosts_with_one_holder_share_a_copy() {
         let names = ["a", "b", "c", "d"].map(str::to_owned);
-        let sealed = ["a", "x", "x", "d"].map(str::to_owned);
-        assert_eq!(sharers(&names, &sealed), [("c".to_owned(), "b".to_owned())]);
+        let holders = [0, 2, 2, 9].map(NodeId);
+        assert_eq!(sharers(&names, &holders), [("c".to_owned(), "b".to_owned())]);
     }
 }

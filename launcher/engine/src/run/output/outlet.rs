@@ -219,11 +219,11 @@ fn a_thread_is_held() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::held_pipe;
     use super::*;
     use nix::pty::openpty;
     use std::io::Read;
     use std::net::{TcpListener, TcpStream};
-    use std::os::unix::net::UnixStream;
     use std::time::Instant;
 
     /// More than a pipe holds.
@@ -279,16 +279,9 @@ mod tests {
         assert_eq!(failed(terminal.slave), io::ErrorKind::BrokenPipe);
     }
 
-    /// The reader copies to a socket that nobody reads, by splice(2).
     #[tokio::test]
     async fn a_reader_that_holds_its_pipe_holds_the_thread() {
-        let (reader, writer) = io::pipe().unwrap();
-        let (socket, mut far) = UnixStream::pair().unwrap();
-        let copying = std::thread::spawn(move || {
-            let (mut from, mut to) =
-                (File::from(OwnedFd::from(reader)), File::from(OwnedFd::from(socket)));
-            io::copy(&mut from, &mut to)
-        });
+        let (writer, mut far, copying) = held_pipe();
         let outlet = Outlet::new(writer.into());
         let of_thread = outlet.clone();
         // More than pipe and socket hold.

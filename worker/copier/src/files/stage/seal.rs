@@ -1,6 +1,7 @@
 //! The seal of a working tree's copy, by which agents tell whether it is still what it was.
 
 use super::super::beneath::split;
+use super::super::meta::Meta;
 use super::{Stage, StageError, failed, lock};
 use rlaunch_bootstrap::job::seal::{Seal, SealedDirectory};
 use rlaunch_copy::Kind;
@@ -21,8 +22,8 @@ impl Stage {
         }
     }
 
-    /// Seals the copy, which is whole. `host` is the name of this host.
-    pub(crate) fn seal(&self, host: &str) -> io::Result<()> {
+    /// Seals the copy, which is whole.
+    pub(crate) fn seal(&self) -> io::Result<()> {
         let mut directories = BTreeMap::<&[u8], SealedDirectory>::new();
         let index = lock(&self.index);
         for entry in &self.manifest.entries {
@@ -33,7 +34,7 @@ impl Stage {
                 let (parent, name) = split(path);
                 (parent, Some(name))
             };
-            let made = || SealedDirectory { path: parent.to_vec(), files: Vec::new() };
+            let made = || SealedDirectory { path: parent.to_vec(), mode: 0, files: Vec::new() };
             let directory = directories.entry(parent).or_insert_with(made);
             let Some(name) = name else { continue };
             let stamp = match index.stamp(&entry.path) {
@@ -46,7 +47,13 @@ impl Stage {
             };
             directory.files.push(stamp.sealed(name));
         }
-        let seal = Seal { host: host.to_owned(), directories: directories.into_values().collect() };
+        for (path, directory) in &mut directories {
+            let opened = self.disk.beneath.directory(path);
+            // One below a directory that may not be entered is for the program that copies.
+            let Ok(stat) = opened.and_then(rustix::fs::fstat) else { return Ok(()) };
+            directory.mode = Meta::of_stat(&stat).mode;
+        }
+        let seal = Seal { directories: directories.into_values().collect() };
         let bytes = seal.encode(&self.manifest.content().0);
         let path = Seal::path(&self.path);
         let new = path.with_extension("seal.new");

@@ -17,6 +17,8 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 /// File system whose files are in memory: asking it for space fills that with zeros, which takes as
 /// long as writing.
@@ -26,8 +28,10 @@ const WRITABLE: u32 = 0o600;
 /// Most bytes of one write. For large ones the kernel takes pages of the page cache from the large blocks of memory that are
 /// free, which many hypervisors have taken back: to get them again costs more than a few calls.
 const PIECE: usize = 256 << 10;
-/// Number of times that an unfinished file is opened which another copy renames at that moment.
+/// Number of times that an unfinished file is opened which another copy renames at that moment, or somebody removes.
 const ATTEMPTS: usize = 3;
+/// Time after which an unfinished file is opened again that somebody has locked.
+const TIDYING: Duration = Duration::from_millis(200);
 
 /// File that chunks are being written to.
 #[derive(Default)]
@@ -188,7 +192,9 @@ impl Stage {
                 // Some network file systems have no locks.
                 Ok(()) | Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => {}
                 Err(Errno::WOULDBLOCK) => {
-                    return Err(StageError::Busy { path: self.path.join(os(path)) });
+                    // Whoever removes what copies have left has it for a moment only.
+                    thread::sleep(TIDYING);
+                    continue;
                 }
                 Err(cause) => return Err(self.failed("lock", path, cause)),
             }

@@ -4,7 +4,7 @@ mod resume;
 use super::disk::{Free, Gate};
 use super::*;
 use crate::files::{How, Original, Part, manifest, walk};
-use rlaunch_bootstrap::job::seal::Seal;
+use rlaunch_bootstrap::job::seal::{Seal, SealedDirectory};
 use rlaunch_copy::{CHUNK, Hash, Time};
 use std::collections::BTreeMap;
 use std::fs;
@@ -108,13 +108,16 @@ fn a_seal_has_what_is_there() {
     put(&two.source("sub/x"), b"four");
     put(&two.source("y"), b"");
     symlink("x", two.source("sub/link")).unwrap();
+    for (name, mode) in [("sub", 0o755), ("sub/empty", 0o2750)] {
+        fs::set_permissions(two.source(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
     two.copy();
     // A second copy changes nothing, and knows the same.
     let original = two.original();
     let stage = two.open(&original, Real).unwrap();
     receive(&stage, &original).unwrap();
     stage.finish().unwrap();
-    stage.seal("a").unwrap();
+    stage.seal().unwrap();
     let path = Seal::path(two.to.path());
     let content = original.manifest().content().0;
     let seal = Seal::decode(&fs::read(&path).unwrap(), &content).unwrap();
@@ -132,12 +135,11 @@ fn a_seal_has_what_is_there() {
         assert_eq!((there.ctime(), there.ctime_nsec()), file.ctime, "{}", path.display());
         names.push(path.strip_prefix(two.to.path()).unwrap().display().to_string());
     }
-    assert_eq!(
-        (seal.host.as_str(), names),
-        ("a", ["y", "sub/link", "sub/x"].map(str::to_owned).into())
-    );
-    let directories: Vec<&[u8]> = seal.directories.iter().map(|of| of.path.as_slice()).collect();
-    assert_eq!(directories, [&b""[..], b"sub", b"sub/empty"]);
+    assert_eq!(names, ["y", "sub/link", "sub/x"]);
+    let directories = seal.directories.iter().map(|of| (of.path.as_slice(), of.mode));
+    let top = fs::metadata(two.to.path()).unwrap().mode() & SealedDirectory::MODE;
+    let expected = [(&b""[..], top), (&b"sub"[..], 0o755), (&b"sub/empty"[..], 0o2750)];
+    assert_eq!(directories.collect::<Vec<_>>(), expected);
     stage.unseal().unwrap();
     assert!(!path.exists());
     stage.unseal().unwrap();

@@ -128,6 +128,30 @@ fn two_copies_of_one_file_do_not_mix() {
     assert!(matches!(error, StageError::Busy { .. }), "{error}");
 }
 
+/// `rlaunch push --prune` locks what it removes, and may come to a file that a copy begins to use.
+#[test]
+fn a_copy_waits_for_whoever_removes_what_another_has_left() {
+    let two = Two::new();
+    let bytes = content(MEGA, 17);
+    put(&two.source("a"), &bytes);
+    let original = two.original();
+    let stage = two.open(&original, Real).unwrap();
+    let place = two.to.path().join(OsStr::from_bytes(&stage.staging_path(0)));
+    put(&place, b"of no use");
+    stage.scan(&mut |_| ()).unwrap();
+    let lock = fs::File::open(&place).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    let removing = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        fs::remove_file(place).unwrap();
+        drop(lock);
+    });
+    stage.write(ChunkId(0), &bytes).unwrap();
+    stage.finish().unwrap();
+    removing.join().unwrap();
+    two.assert_same();
+}
+
 #[test]
 fn what_copies_of_other_content_left_is_removed() {
     let two = Two::new();
