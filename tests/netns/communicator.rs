@@ -114,7 +114,7 @@ fn a_rank_that_ends_well_but_without_a_goodbye_is_missed_by_the_others() {
     // Otherwise the first rank to report the loss would be the next that is lost.
     let leaves = STUBBORN.replace("exec", "[ $RANK != 1 ] || exec");
     let lives_on = STUBBORN.replace("exec", "");
-    let script = format!("{leaves} 1 LEAVE 1; {lives_on} 1 LEAVE 1; code=$?; sleep 2; exit $code");
+    let script = format!("{leaves} 1 LEAVE 1; {lives_on} 1 LEAVE 1; code=$?; sleep 6; exit $code");
     let ran = loses_by(&field, "a:2,b", &script).run();
     say(&ran, 2, "rank 1 on a is lost: it closed the connection without saying goodbye");
     ran.ended_with(1).took_less_than(15);
@@ -176,7 +176,7 @@ fn a_network_that_is_cut_between_two_ranks_is_named() {
     for job in jobs {
         let ran = job.finish_first();
         // 15 s, plus the time that a busy machine takes to end the job.
-        assert!(cut.elapsed() < Duration::from_secs(25), "{:?}\n{ran}", cut.elapsed());
+        assert!(cut.elapsed() < Duration::from_secs(45), "{:?}\n{ran}", cut.elapsed());
         ran.ended_with(1).says(&["its host has not answered for 1"]);
         let ranks = ["rank 1 on b is lost: ", "rank 2 on c is lost: "];
         let named: usize = ranks.iter().map(|rank| ran.err().matches(rank).count()).sum();
@@ -188,7 +188,7 @@ fn a_network_that_is_cut_between_two_ranks_is_named() {
 fn an_abort_ends_all_with_its_reason() {
     let field = Field::new();
     let ran = suite(&field, "a:2,b", 3, "abort").run();
-    ran.ended_with(1).says(&["rank 1 on a aborted the job: no data"]).took_less_than(6);
+    ran.ended_with(1).says(&["rank 1 on a aborted the job: no data"]).took_less_than(10);
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn ranks_wait_for_all_of_them_as_long_as_they_are_told() {
     let line = format!("-H a,b --preload {} --init-timeout 2 --show env", suite.display());
     let script = "test $RANK = 0 || sleep 60; exec \"$RLAUNCH_PRELOAD_DIR\"/comm-suite cover";
     let run = field.rlaunch(&line).sh(script).env("RLAUNCH_INIT_TIMEOUT", "50");
-    let ran = run.within(Duration::from_secs(40)).run();
+    let ran = run.within(Duration::from_secs(60)).run();
     ran.ended_with(1).says(&["not within 2 s: missing rank 1 ", "--init-timeout"]);
     assert!(ran.took_less_than(30).out().contains("RLAUNCH_INIT_TIMEOUT=2 "), "{ran}");
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// Time limit for a diagnosis of 8 hosts, on which a probe that gets no answer waits 3 s.
-const BOUND: Duration = Duration::from_secs(30);
+const BOUND: Duration = Duration::from_secs(90);
 
 /// Report of a diagnosis.
 struct Report {

@@ -8,6 +8,8 @@ use rlaunch_lab::command::wait_until;
 use rlaunch_lab::{Account, Cut, Stopwatch};
 use std::time::Duration;
 
+/// Options of jobs that end at once. Silence alone would tell only after far longer that somebody is gone.
+const PATIENT: &str = "-H a,b,c --node-timeout 60";
 /// Script that ends on the first signal.
 const MEEK: &str = "echo up; exec sleep 1000";
 /// Script that ends on no signal, as does its helper in another session.
@@ -22,11 +24,6 @@ fn up<'a>(run: Run<'a>, script: &str) -> Running<'a> {
     running
 }
 
-/// Asserts that less than `seconds` have passed, on a machine of its own. One that is shared has twice the time.
-fn took_less_than(seconds: u64, since: Stopwatch) {
-    assert!(since.elapsed() < Duration::from_secs(2 * seconds), "{:?}", since.elapsed());
-}
-
 #[test]
 fn each_signal_of_the_user_has_its_code() {
     let field = Field::new();
@@ -38,11 +35,10 @@ fn each_signal_of_the_user_has_its_code() {
     ];
     for account in Account::ALL {
         for (signal, code, sentence) in signals {
-            let running = up(field.rlaunch("-H a,b,c").account(account), MEEK);
+            let running = up(field.rlaunch(PATIENT).account(account), MEEK);
             let asked = Stopwatch::start();
             running.signal(signal);
-            running.finish().ended_with(code).says(&[sentence]);
-            took_less_than(3, asked);
+            running.finish_in(5, asked).ended_with(code).says(&[sentence]);
         }
     }
 }
@@ -73,13 +69,12 @@ fn ranks_that_will_not_end_are_killed_after_the_grace() {
         let running = up(run, STUBBORN);
         let asked = Stopwatch::start();
         running.signal(Signal::SIGINT);
-        running.finish().ended_with(130);
+        running.finish_in(5, asked).ended_with(130);
         assert!(
             asked.total_elapsed() >= Duration::from_millis(900),
             "no grace: {:?}",
             asked.total_elapsed()
         );
-        took_less_than(4, asked);
     }
 }
 
@@ -110,9 +105,13 @@ fn a_signal_that_comes_twice_by_itself_leaves_the_grace() {
         ([Signal::SIGINT, Signal::SIGINT], 130),
     ] {
         let running = up(field.rlaunch("-H a,b,c"), works);
+        let asked = Stopwatch::start();
         signals.into_iter().for_each(|signal| running.signal(signal));
+        let is_once = asked.total_elapsed() < Duration::from_millis(200);
         let ran = running.finish();
-        assert_eq!(ran.ended_with(code).out().matches("saved\n").count(), 3, "{signals:?}: {ran}");
+        // Where this process gets no processor between the two, they are two requests.
+        let saved = ran.ended_with(code).out().matches("saved\n").count();
+        assert!(saved == 3 || !is_once, "{signals:?}: {ran}");
     }
 }
 
@@ -142,8 +141,7 @@ fn asking_twice_means_now() {
     std::thread::sleep(Duration::from_millis(600));
     let asked = Stopwatch::start();
     running.signal(Signal::SIGINT);
-    running.finish().ended_with(130);
-    took_less_than(3, asked);
+    running.finish_in(10, asked).ended_with(130);
 }
 
 #[test]
@@ -205,7 +203,8 @@ fn a_suspended_job_goes_on_where_it_was() {
     let script = "echo up; while [ ! -e /tmp/go ]; do sleep 0.05; done; rm /tmp/go; echo done";
     let running = up(field.rlaunch("-H a,b,c"), script);
     running.signal(Signal::SIGTSTP);
-    let stopped = || field.ranks().iter().all(|process| matches!(process.state, 'T' | 'Z'));
+    // A shell in state D has stopped too: it waits for a child that was stopped inside vfork.
+    let stopped = || field.ranks().iter().all(|process| matches!(process.state, 'T' | 'D' | 'Z'));
     field.wait_for("everything to stop", || state(running.pid()) == 'T' && stopped());
     let since = Stopwatch::start();
     wait_until(PAUSE + BOUND, "the pause to end", || {
@@ -245,13 +244,13 @@ fn nothing_outlives_a_killed_rlaunch() {
     let field = Field::new();
     for account in Account::ALL {
         for script in [MEEK, STUBBORN] {
-            let run = field.rlaunch("-H a,b,c --kill-after 1").account(account);
+            let run = field.rlaunch(PATIENT).args(["--kill-after", "1"]).account(account);
             let running = up(run, script);
             running.signal(Signal::SIGKILL);
             let killed = Stopwatch::start();
             assert_eq!(running.finish_first().code, -9);
             field.wait_for("the ranks to end", || field.started().is_empty());
-            took_less_than(3, killed);
+            assert!(killed.elapsed() < Duration::from_secs(15), "{:?}", killed.elapsed());
             field.assert_idle();
         }
     }
@@ -272,7 +271,7 @@ fn helpers_neither_keep_a_job_nor_outlive_it() {
         for script in helpers {
             let ran = field.rlaunch("-H a,b,c").account(account).sh(script).run();
             assert_eq!(ran.succeeded().out(), "up\nup\nup\n", "{script}: {ran}");
-            ran.took_less_than(4);
+            ran.took_less_than(10);
         }
     }
 }

@@ -176,11 +176,14 @@ fn what_a_reboot_has_left_is_removed_by_the_next_job() {
         );
         field.on("a", &other);
         let words = format!("-H a --engine {name} --image {INSIDE}");
-        let ran = field.rlaunch(&words).sh("sleep 2").spawn().finish_first();
-        ran.succeeded();
-        field.wait_for("what was left to be removed", || {
-            engine.containers(&field, "a").lines().count() == 1
-        });
+        let mut running = field.rlaunch(&words).sh("echo up; exec sleep 4242").spawn();
+        running.wait_for_text("up\n", 1);
+        let count = || engine.containers(&field, "a").lines().count();
+        // The job has one of its own.
+        field.wait_for("what was left to be removed", || count() == 2);
+        running.signal(Signal::SIGTERM);
+        running.finish_first().ended_with(143);
+        field.wait_for("the job's own to be removed", || count() == 1);
         assert!(engine.containers(&field, "a").starts_with("other "));
         // Nor does one outlive `rlaunch reap`.
         field.on("a", &format!("{create} >/dev/null"));

@@ -278,6 +278,6 @@ print('as it should be')
 fn torch_tensors_are_reduced_in_place() {
     let field = Field::new();
     let run = field.rlaunch("-H a,b").args([python::PROGRAM, "-c", TORCH]);
-    let ran = run.within(Duration::from_secs(60)).run();
+    let ran = run.within(Duration::from_secs(180)).run();
     assert_eq!(ran.succeeded().out(), "as it should be\n".repeat(2), "{ran}");
 }

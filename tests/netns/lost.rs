@@ -1,6 +1,6 @@
 //! A node that is lost during a job is named, and the other nodes are ended.
 
-use crate::support::{Field, Undo, launch_directory, state};
+use crate::support::{Field, Undo, kill_at_once, launch_directory, state};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_lab::{Account, Cut, Process, Stopwatch};
@@ -11,6 +11,8 @@ use std::time::Duration;
 /// Options of the jobs. Helpers that ignore SIGTERM run on all hosts, so ending them takes the
 /// grace period.
 const JOB: &str = "-H a,b,c --kill-after 1";
+/// The same for losses that are noticed at once. Silence alone would tell of them only after far longer.
+const PATIENT: &str = "-H a,b,c --kill-after 1 --node-timeout 60";
 const MEEK: &str = "echo up; exec sleep 1000";
 const WITH_HELPER: &str =
     "setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 1; done' >/dev/null 2>&1 &
@@ -33,13 +35,12 @@ pub(crate) fn agents(field: &Field, host: &str) -> (Pid, Pid) {
 fn an_agent_that_is_killed() {
     let field = Field::new();
     for account in Account::ALL {
-        let mut running = field.rlaunch(JOB).account(account).sh(WITH_HELPER).spawn();
+        let mut running = field.rlaunch(PATIENT).account(account).sh(WITH_HELPER).spawn();
         running.wait_for_lines(3);
         let (_, agent) = agents(&field, "b");
         let killed = Stopwatch::start();
         kill(agent, Signal::SIGKILL).unwrap();
-        running.finish().ended_with(206).says(&["error: node b is lost"]);
-        assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
+        running.finish_in(5, killed).ended_with(206).says(&["error: node b is lost"]);
     }
 }
 
@@ -95,22 +96,18 @@ fn an_agent_that_is_told_to_end_before_its_ranks_start() {
 /// Kills agent and guardian at the same moment, so that neither can clean up after the other.
 fn kill_both(field: &Field, host: &str) {
     let (guardian, agent) = agents(field, host);
-    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
-        for process in [guardian, agent] {
-            kill(process, signal).unwrap();
-        }
-    }
+    kill_at_once(&[guardian, agent]);
 }
 
 #[test]
 fn agent_and_guardian_killed_together() {
     let field = Field::new();
     for script in [MEEK, WITH_HELPER] {
-        let mut running = field.rlaunch(JOB).sh(script).spawn();
+        let mut running = field.rlaunch(PATIENT).sh(script).spawn();
         running.wait_for_lines(3);
         kill_both(&field, "b");
         let ran = running.finish_first();
-        ran.ended_with(206).says(&["error: node b is lost"]).took_less_than(5);
+        ran.ended_with(206).says(&["error: node b is lost"]).took_less_than(10);
         let left = field.ranks();
         assert!(left.is_empty(), "left when rlaunch returned: {left:#?}\n{ran}");
     }
@@ -132,10 +129,10 @@ fn agent_and_guardian_killed_together_leave_no_files() {
 #[test]
 fn an_ssh_session_that_is_killed() {
     let field = Field::new();
-    let mut running = field.rlaunch(JOB).sh(MEEK).spawn();
+    let mut running = field.rlaunch(PATIENT).sh(MEEK).spawn();
     running.wait_for_lines(3);
     field.lab.sshd("b").unwrap().kill_sessions().unwrap();
-    running.finish_first().ended_with(206).says(&["error: node b is lost"]).took_less_than(8);
+    running.finish_first().ended_with(206).says(&["error: node b is lost"]).took_less_than(10);
     field.wait_for("the ranks of b to end", || field.started().is_empty());
 }
 
@@ -147,8 +144,7 @@ fn a_host_that_loses_power() {
     running.wait_for_lines(3);
     let lost = Stopwatch::start();
     field.lab.crash("b").unwrap();
-    running.finish().ended_with(206).says(&["error: node b is lost"]);
-    assert!(lost.elapsed() < Duration::from_secs(12), "{:?}", lost.elapsed());
+    running.finish_in(15, lost).ended_with(206).says(&["error: node b is lost"]);
 }
 
 /// Neither side can reach the other, so each must notice by itself.
@@ -162,9 +158,9 @@ fn a_host_that_falls_silent() {
     field.lab.cut("b", Cut::Silent).unwrap();
     let ran = running.finish_first();
     ran.ended_with(206).says(&["error: node b is lost"]);
-    assert!(lost.elapsed() < Duration::from_secs(12), "{:?}", lost.elapsed());
+    assert!(lost.elapsed() < Duration::from_secs(30), "{:?}", lost.elapsed());
     field.wait_for("the ranks of b to end", || field.started().is_empty());
-    assert!(lost.elapsed() < Duration::from_secs(12), "{:?}", lost.elapsed());
+    assert!(lost.elapsed() < Duration::from_secs(30), "{:?}", lost.elapsed());
     // Unsent data of the sshd for the lost launcher.
     field.lab.sshd("b").unwrap().kill_sessions().unwrap();
 }
@@ -176,7 +172,8 @@ fn a_host_may_be_silent_for_as_long_as_was_said() {
     let _restore = Undo(|| field.lab.heal("b"));
     let lines = "echo up; for line in $(seq 60); do echo line $line; sleep 0.4; done";
     let run = field.rlaunch(JOB).args(["--node-timeout", "40"]).sh(lines);
-    let mut running = run.within(Duration::from_secs(60)).spawn();
+    // TCP tries again ever more rarely while b is cut off.
+    let mut running = run.within(Duration::from_secs(120)).spawn();
     running.wait_for_lines(3);
     let cut = Stopwatch::start();
     field.lab.cut("b", Cut::Silent).unwrap();
@@ -192,7 +189,7 @@ fn a_host_may_be_silent_for_as_long_as_was_said() {
 fn who_stands_still_for_a_while_has_lost_nobody() {
     let field = Field::new();
     let run = field.rlaunch("-H a,b").sh("echo up; sleep 14; echo done");
-    let mut running = run.within(Duration::from_secs(60)).spawn();
+    let mut running = run.within(Duration::from_secs(120)).spawn();
     running.wait_for_lines(2);
     let agents = ["a", "b"].map(|host| agents(&field, host).1);
     let everybody = [agents[0], agents[1], running.pid()];

@@ -66,9 +66,9 @@ fn a_job_is_a_table_of_hosts_and_one_of_ranks() {
     let ranks = out.lines().skip_while(|line| !line.starts_with("RANK")).skip(1);
     let ranks: Vec<Vec<&str>> = ranks.map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(ranks.len(), 3, "{shown}");
-    // Endless loops on two hosts of one machine, which has other work too.
+    // Endless loops on two hosts of one machine, which has much other work too.
     let cpu = |rank: &Vec<&str>| rank[2].parse::<f64>().unwrap();
-    assert!(ranks.iter().map(cpu).sum::<f64>() > 20.0, "{shown}");
+    assert!(ranks.iter().map(cpu).sum::<f64>() > 5.0, "{shown}");
     assert_eq!((ranks[2][0], ranks[2][1]), ("2", "b"), "{shown}");
     end(running).ended_with(143);
 }

@@ -17,7 +17,7 @@ const HOSTS: [&str; 2] = ["a", "b"];
 /// Directory of the programs on hosts.
 const DIRECTORY: &str = "/tmp/mpi";
 /// Time limit of a job on two busy cores. Ranks of MPI libraries wait actively.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// MPI program on hosts a and b.
 struct Program<'a> {

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Option that makes software interfaces ports for cables.
 pub(crate) const CABLES: &str = "--if cable*";
 /// Time limit for a discovery, changes, and probes that get no answer within 5 s.
-pub(crate) const BOUND: Duration = Duration::from_secs(40);
+pub(crate) const BOUND: Duration = Duration::from_secs(90);
 
 /// Plugs cables between hosts. They are unplugged when the guard is dropped.
 pub(crate) fn plug<'a>(field: &'a Field, pairs: &'a [(&'a str, &'a str)]) -> impl Drop + use<'a> {

@@ -60,14 +60,14 @@ fn meet<'a>(field: &'a Field, options: &str) -> crate::support::Run<'a> {
     field
         .rlaunch(&format!("{options} -H a,b,c"))
         .sh("rlaunch barrier x && echo at $MASTER_ADDR")
-        .within(Duration::from_secs(20))
+        .within(Duration::from_secs(60))
 }
 
 /// Asserts that all ranks passed the barrier and know rank 0 by `address`.
 fn met_at(ran: &Outcome, address: &str) {
     let line = format!("at {address}");
     assert_eq!(ran.succeeded().sorted(), [&*line; 3], "{ran}");
-    ran.took_less_than(10);
+    ran.took_less_than(15);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_network_that_is_open_in_one_direction_is_left_too() {
         let rule = format!("ip daddr {b} tcp dport {PORTS} tcp flags syn / syn,ack {verdict}");
         let _firewall = firewall(&field, "b", "input", &rule);
         let ran = meet(&field, "").run();
-        ran.succeeded().took_less_than(10);
+        ran.succeeded().took_less_than(15);
         ran.says(&["b and a connect over 10.77.0.2 and 10.77.0.3: a cannot reach b at"]);
         ran.keeps_quiet_about(&["c and a meet"]);
     }
@@ -166,11 +166,11 @@ fn where_nobody_reaches_anybody_the_job_runs_all_the_same() {
     let script = "rlaunch kv put from-$RANK $RANK; for r in 0 1 2; do rlaunch kv wait from-$r; \
                   done; head -c 60000 /dev/zero | rlaunch kv put big-$RANK -; \
                   rlaunch kv wait big-$(( (RANK + 1) % 3 )) | wc -c";
-    let ran = field.rlaunch("-H a,b,c").sh(script).within(Duration::from_secs(20)).run();
+    let ran = field.rlaunch("-H a,b,c").sh(script).within(Duration::from_secs(60)).run();
     let expected = ["0", "0", "0", "1", "1", "1", "2", "2", "2", "60001", "60001", "60001"];
     assert_eq!(ran.succeeded().sorted(), expected, "{ran}");
     assert_eq!(ran.err().matches("through this machine").count(), 2, "{ran}");
-    ran.took_less_than(10);
+    ran.took_less_than(15);
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn a_tree_of_any_depth_serves_its_ranks() {
 fn an_edge_that_breaks_is_relayed() {
     let field = Field::new();
     let script = "echo up; for i in $(seq 300); do rlaunch barrier b || exit 1; sleep 0.01; done";
-    let run = field.rlaunch("-H a,b,c").sh(script).within(Duration::from_secs(30));
+    let run = field.rlaunch("-H a,b,c").sh(script).within(Duration::from_secs(120));
     let mut running = run.spawn();
     running.wait_for_text("up\n", 3);
     let rule = format!("tcp sport {PORTS} reject with tcp reset");

@@ -15,7 +15,7 @@ const HYDRA: &str = "mpiexec.hydra -launcher ssh";
 fn run(field: &Field, line: &str) -> String {
     const ATTEMPTS: usize = 3;
     let quoted = line.replace('\'', "'\\''");
-    let bounded = format!("timeout -k 1 20 sh -c '{quoted}' 2>&1; echo \" $?\"");
+    let bounded = format!("timeout -k 1 40 sh -c '{quoted}' 2>&1; echo \" $?\"");
     for _ in 0..ATTEMPTS {
         let printed = field.shell(&bounded, Path::new("/"));
         let (text, code) = printed.trim_end().rsplit_once(' ').unwrap();

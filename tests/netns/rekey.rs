@@ -34,7 +34,7 @@ fn output_and_signals_survive_new_keys() {
         flood(LINES)
     );
     let run = field.rlaunch("-H a,b,c --ssh-config").args([&config]).sh(&script);
-    let mut running = run.within(Duration::from_secs(60)).spawn();
+    let mut running = run.within(Duration::from_secs(180)).spawn();
     for round in 1..=5 {
         running.wait_for_stderr("begin\n", 3);
         running.signal(Signal::SIGUSR1);

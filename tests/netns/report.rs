@@ -253,7 +253,7 @@ fn a_program_is_measured_with_several_numbers_of_ranks() {
     let script = format!("RATE=$((104 - WORLD_SIZE * 4)); {BENCHMARK}");
     let train = |options: &str| {
         let run = state.rlaunch(&field, &format!("bench train -H a:2,b,c {options}"));
-        run.within(Duration::from_secs(30)).sh(&script).run()
+        run.within(Duration::from_secs(90)).sh(&script).run()
     };
     let ran = train("-np 4,1,2");
     let out = ran.succeeded().out();
@@ -277,7 +277,7 @@ fn a_measurement_without_figures_or_with_a_failed_job_ends() {
     let (field, state) = (Field::new(), State::new());
     let train = |script: &str| {
         let run = state.rlaunch(&field, "bench train -H a,b --np 1,2");
-        run.within(Duration::from_secs(30)).sh(script).run()
+        run.within(Duration::from_secs(90)).sh(script).run()
     };
     train("true")
         .ended_with(203)

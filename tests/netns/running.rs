@@ -1,6 +1,6 @@
 //! A running rlaunch, and the outcome of one that has ended.
 
-use crate::support::Field;
+use crate::support::{Field, state};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_lab::Stopwatch;
@@ -55,8 +55,12 @@ impl<'a> Running<'a> {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
+    /// Sends a signal, and waits until a process that is to stop has stopped: on a busy machine it goes on for a moment.
     pub(crate) fn signal(&self, signal: Signal) {
         kill(self.pid(), signal).unwrap();
+        if signal == Signal::SIGSTOP {
+            self.field.wait_for("rlaunch to stop", || state(self.pid()) == 'T');
+        }
     }
 
     /// Returns the stdout so far.
@@ -106,10 +110,24 @@ impl<'a> Running<'a> {
 
     /// Waits for the end. Asserts that neither ranks, agents nor job directories are left on any
     /// host, and that the sshds of the job end soon.
-    pub(crate) fn finish(mut self) -> Outcome {
+    pub(crate) fn finish(self) -> Outcome {
+        self.finish_and(|_| {})
+    }
+
+    /// Waits for the end as [`finish`](Running::finish) does. Asserts that rlaunch ended less than `seconds` after `since`, on
+    /// a machine of its own. One that is shared has twice the time.
+    pub(crate) fn finish_in(self, seconds: u64, since: Stopwatch) -> Outcome {
+        self.finish_and(|outcome| {
+            let took = since.elapsed();
+            assert!(took < Duration::from_secs(2 * seconds), "{took:?}: {outcome}");
+        })
+    }
+
+    fn finish_and(mut self, check: impl FnOnce(&Outcome)) -> Outcome {
         let field = self.field;
         let before = std::mem::take(&mut self.directories);
         let outcome = self.finish_first();
+        check(&outcome);
         let left = field.started();
         assert!(left.is_empty(), "left when rlaunch returned: {left:#?}\n{outcome}");
         let mut left = field.job_directories();
@@ -199,6 +217,11 @@ pub(crate) fn is_about_a_wait(line: &str) -> bool {
     words.is_some_and(|(seconds, _)| seconds.parse::<u64>().is_ok())
 }
 
+/// Returns the lines of stderr but those about waiting, which a machine with other work brings about.
+pub(crate) fn said(err: &str) -> Vec<String> {
+    err.lines().filter(|line| !is_about_a_wait(line)).map(str::to_owned).collect()
+}
+
 /// Outcome of an rlaunch that has ended.
 pub(crate) struct Outcome {
     /// Exit code, or the negative number of the signal that killed rlaunch.
@@ -243,9 +266,8 @@ impl Outcome {
         self
     }
 
-    /// Returns the lines of stderr but those about waiting, which a machine with other work brings about.
     pub(crate) fn said(&self) -> Vec<String> {
-        self.err().lines().filter(|line| !is_about_a_wait(line)).map(str::to_owned).collect()
+        said(&self.err())
     }
 
     /// Asserts that [`said`](Outcome::said) returns no lines.

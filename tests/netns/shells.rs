@@ -13,7 +13,7 @@ const SHELLS: [(&str, &str, &str); 4] = [
     ("d", "/bin/tcsh", ".cshrc"),
 ];
 /// Time limit for a job with a host that never answers.
-const SILENCE: Duration = Duration::from_secs(40);
+const SILENCE: Duration = Duration::from_secs(90);
 
 /// Changes the login shell of root on a host until the guard is dropped.
 pub(crate) fn login_shell<'a>(field: &'a Field, host: &'a str, shell: &str) -> impl Drop + 'a {

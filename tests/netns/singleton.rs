@@ -5,9 +5,11 @@
 //! immediately, so where a rank must be seen while it runs, a script loads the library and waits.
 
 use crate::support::Field;
+use nix::sys::signal::Signal;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 /// Programs linked with MPI, their libraries, and the interface that each library needs.
 const PROGRAMS: [(&str, &str, &str); 2] =
@@ -42,16 +44,22 @@ fn it_runs_when_the_user_says_so() {
 #[test]
 fn a_library_that_is_loaded_later_is_warned_of() {
     let field = Field::new();
-    let script = "import ctypes, time; ctypes.CDLL('libmpi.so.40'); time.sleep(3)";
-    let run = |options: &str| {
+    let run = |options: &str, seconds: u32| {
+        let script =
+            format!("import ctypes, time; ctypes.CDLL('libmpi.so.40'); time.sleep({seconds})");
         let run = field.rlaunch("-H a,b -np 2").args(options.split_whitespace());
-        run.args(["python3", "-c", script]).run()
+        run.args(["python3", "-c", &script]).spawn()
     };
-    let ran = run("--mpi none");
-    let warnings = ran.succeeded().err().matches("libmpi.so.40").count();
+    let mut running = run("--mpi none", 1000);
+    running.wait_for_stderr("libmpi.so.40", 1);
+    // The other rank is looked into as well.
+    std::thread::sleep(Duration::from_secs(2));
+    running.signal(Signal::SIGTERM);
+    let ran = running.finish();
+    let warnings = ran.ended_with(143).err().matches("libmpi.so.40").count();
     assert_eq!(warnings, 1, "{ran}");
-    run("--mpi none --singleton ignore").succeeded().says_nothing();
-    run("").succeeded().says_nothing();
+    run("--mpi none --singleton ignore", 3).finish().succeeded().says_nothing();
+    run("", 3).finish().succeeded().says_nothing();
 }
 
 /// Compiles a program that is linked with a library of this name.

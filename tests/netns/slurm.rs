@@ -272,7 +272,7 @@ fn scancel_while_agents_prepare() {
     let profile = Account::User.home().join(".bash_profile");
     let _hangs = field.files(&["b"], profile.to_str().unwrap(), "sleep 1000\n", 0o644);
     let mut running = cluster.salloc("-N2 -w a,b", "exec $R --login true");
-    running.wait_for_stderr("waiting 1 s for: b (preparing)", 1);
+    running.wait_for_stderr(" s for: b (preparing)", 1);
     cluster.cancel(running).says(&["CANCELLED AT"]);
 }
 

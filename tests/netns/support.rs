@@ -19,7 +19,7 @@ use tempfile::TempDir;
 /// matters measure it.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 /// Time limit for an sshd to end after its client has.
-const IDLE: Duration = Duration::from_secs(10);
+const IDLE: Duration = Duration::from_secs(30);
 /// PATH of rlaunch, instead of the variable of the machine that runs the tests.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -382,6 +382,15 @@ impl<'a> Run<'a> {
         command.env("HOME", self.account.home()).env("USER", account).env("LOGNAME", account);
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command
+    }
+}
+
+/// Kills processes after stopping all of them, so that none notices the end of another.
+pub(crate) fn kill_at_once(processes: &[Pid]) {
+    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+        for &process in processes {
+            kill(process, signal).unwrap();
+        }
     }
 }
 

@@ -19,7 +19,7 @@ fn configuration(directory: &std::path::Path, lines: &str) -> String {
 fn a_name_that_nobody_knows() {
     let field = Field::new();
     let ran = field.rlaunch("-H a,nowhere,c hostname").run();
-    ran.refused(201, &["nowhere: cannot look up"]).hints("/etc/hosts").took_less_than(2);
+    ran.refused(201, &["nowhere: cannot look up"]).hints("/etc/hosts").took_less_than(4);
 }
 
 #[test]
@@ -73,8 +73,8 @@ fn whoever_waits_for_a_silent_host_can_interrupt() {
     running.wait_for_stderr(" for: c (connecting)", 1);
     let asked = Stopwatch::start();
     running.signal(Signal::SIGINT);
-    running.finish().ended_with(130).says(&["interrupted before any rank was started"]);
-    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+    let ran = running.finish_in(4, asked);
+    ran.ended_with(130).says(&["interrupted before any rank was started"]);
 }
 
 /// A link that drops packets after the login holds the job only as long as rlaunch waits for the step that stalls.
@@ -92,7 +92,7 @@ fn a_connection_that_stalls_after_the_login_ends_the_start_and_is_named() {
         );
         std::fs::write(&config, text).unwrap();
         let run = field.rlaunch("--ssh-config").args([config.as_os_str()]);
-        run.args(["-H", "b", "hostname"]).within(Duration::from_secs(45)).spawn()
+        run.args(["-H", "b", "hostname"]).within(Duration::from_secs(90)).spawn()
     };
     // The login ends and the agent starts among these bytes.
     let running: Vec<_> = (1100..=2300).step_by(100).map(stalls).collect();

@@ -23,7 +23,7 @@ const MOMENTS: [&str; 4] = [
 ];
 
 /// Time limit for links after the last change.
-const SETTLED: Duration = Duration::from_secs(10);
+const SETTLED: Duration = Duration::from_secs(30);
 
 /// Programs by which an account becomes root, unless a file forbids it. `sudo` is for `/usr/local/bin`.
 const SUDO: &str = r#"#!/bin/sh

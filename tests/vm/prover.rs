@@ -9,7 +9,7 @@ pub(crate) const PROVER: &str = "/share/lib/rlaunch/x86_64-unknown-linux-gnu/rla
 pub(crate) fn passes(field: &Field, name: &str, ends: &str, more: &str) {
     let line = format!(
         "RLAUNCH_PROVER={PROVER} RLAUNCH_PROVER_ENDS={ends} {more} \
-         timeout 60 /share/two_provers --ignored --exact {name}"
+         timeout 200 /share/two_provers --ignored --exact {name}"
     );
     let ran = field.tries("n1", &line);
     assert!(ran.succeeded().out.contains("1 passed"), "{ran}");

@@ -52,8 +52,10 @@ fn an_ordinary_user_sees_stacks_although_yama_is_strict() {
     let user = "cd /home/ordinary && runuser -u ordinary -- env HOME=/home/ordinary";
     // Another process of the same user may not look: the mode is in force.
     field.on("n1", &format!("{user} setsid sleep 4141 >/dev/null 2>&1 </dev/null &"));
-    let denied =
-        field.tries("n1", &format!("{user} cat /proc/$(pgrep -x -f 'sleep 4141')/syscall"));
+    let sleeps = "pgrep -x -f 'sleep 4141'";
+    field.on("n1", &format!("timeout 60 sh -c \"until {sleeps}; do sleep 0.1; done\""));
+    let denied = field.tries("n1", &format!("{user} cat /proc/$({sleeps})/syscall"));
+    denied.does_not_say("No such file");
     assert_ne!(denied.code, Some(0), "{denied}");
     // A user's own job on her own machine.
     let rlaunch = "/share/rlaunch";

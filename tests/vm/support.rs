@@ -147,7 +147,7 @@ impl Field {
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
-    err: String,
+    pub(crate) err: String,
 }
 
 impl Ran {

@@ -64,13 +64,13 @@ fn what_cannot_work_is_said_with_its_verb() {
 #[test]
 fn ports_that_fail_are_told_of() {
     let field = Field::new();
-    let watch = "/share/loopback events rxe1 12 > /run/watched 2>&1 & \
-                 timeout 40 sh -c 'until grep -q watching /run/watched; do sleep 0.1; done'";
+    let watch = "rm -f /run/watched; /share/loopback events rxe1 20 > /run/watched 2>&1 & \
+                 timeout 60 sh -c 'until grep -q watching /run/watched; do sleep 0.1; done'";
     field.on("n1", watch);
     let _up = Undo(|| field.lab.set_port("n1", "eth2", true));
     field.lab.set_port("n1", "eth2", false).unwrap();
     field.lab.set_port("n1", "eth2", true).unwrap();
-    let over = "timeout 40 sh -c 'until grep -q watched /run/watched; do sleep 0.1; done'; cat /run/watched";
+    let over = "timeout 60 sh -c 'until grep -q watched /run/watched; do sleep 0.1; done'; cat /run/watched";
     let said = field.on("n1", over);
     let ports = said.lines().filter(|line| line.starts_with("Port"));
     assert_eq!(ports.collect::<Vec<_>>(), ["PortError(1)", "PortActive(1)"], "{said}");
@@ -102,11 +102,11 @@ fn two_hosts_are_joined_by_the_connection_manager() {
     assert!(listened.contains("two were sent away"), "{listened}");
 }
 
-/// Starts a listener on n1, and waits until it listens.
+/// Starts a listener on n1, and waits until it listens. What the one before has printed must not pass for its words.
 fn listens(field: &Field, words: &str) {
     let line = format!(
-        "/share/loopback {words} > /run/listened 2>&1 & \
-         timeout 40 sh -c 'until grep -q listening /run/listened; do sleep 0.1; done'"
+        "rm -f /run/listened; /share/loopback {words} > /run/listened 2>&1 & \
+         timeout 60 sh -c 'until grep -q listening /run/listened; do sleep 0.1; done'"
     );
     field.on("n1", &line);
 }
@@ -114,5 +114,5 @@ fn listens(field: &Field, words: &str) {
 /// Returns the output of the listener, once it has sent its block or failed.
 fn listened(field: &Field) -> String {
     let over = "until grep -qE 'sent|error' /run/listened; do sleep 0.1; done";
-    field.on("n1", &format!("timeout 20 sh -c \"{over}\"; cat /run/listened"))
+    field.on("n1", &format!("timeout 60 sh -c \"{over}\"; cat /run/listened"))
 }

@@ -9,7 +9,7 @@ use rlaunch_plan::job::name::{JobName, LAST, Meant};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::{Instant, sleep};
 
 /// Time between two looks for what comes at once.
@@ -17,6 +17,10 @@ pub(super) const LOOK: Duration = Duration::from_millis(20);
 /// Time within which the record of a job that has ended is there, and its next attempt. The kernel closes the socket of a
 /// launcher that is killed a moment before it frees the lock on the record.
 const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// Time after the end of a job within which the next attempt that its record names has begun: its launcher goes on at once,
+/// on a machine that may be busy.
+const NEXT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Job that was found.
 pub(super) enum FoundJob {
@@ -33,10 +37,10 @@ impl FoundJob {
             _ => None,
         };
         let job = newest.as_deref().or(word);
-        let mut found = match running(job).await? {
-            Some(job) => FoundJob::Running(Box::new(job)),
-            None if job.is_some() => FoundJob::Ended(Box::new(record(job)?)),
-            None => return Err(live_failure(&LiveError::NoJob)),
+        let mut found = match (running(job).await?, job) {
+            (Some(job), _) => FoundJob::Running(Box::new(job)),
+            (None, Some(job)) => FoundJob::Ended(Box::new(record_at_once(job).await?)),
+            (None, None) => return Err(live_failure(&LiveError::NoJob)),
         };
         while let FoundJob::Ended(record) = &found {
             let Some(next) = next_attempt(record).await? else { break };
@@ -58,6 +62,19 @@ pub(super) async fn running(job: Option<&str>) -> Result<Option<RunningJob>, Fai
 /// Finds the job among those that have ended; the last one without a word.
 pub(super) fn record(job: Option<&str>) -> Result<JobRecord, Failed> {
     store()?.find(job.unwrap_or(LAST)).map_err(|error| record_failure(&error))
+}
+
+/// Finds the record of a job that does not run. That of a job whose launcher was killed a moment ago comes at once.
+async fn record_at_once(job: &str) -> Result<JobRecord, Failed> {
+    let due = Instant::now() + AT_ONCE;
+    loop {
+        let is_last = Instant::now() >= due;
+        let found = record(Some(job));
+        if found.is_ok() || is_last || Meant::find(job, &store()?.begun()) == Meant::Nothing {
+            return found;
+        }
+        sleep(LOOK).await;
+    }
 }
 
 /// Returns the id of the job of this machine that `word` means; `None` if none is meant.
@@ -160,16 +177,25 @@ pub(super) async fn until_ended(job: RunningJob) -> Result<Option<JobRecord>, Fa
 
 /// Finds the attempt that follows an ended one; `None` if none does.
 async fn next_attempt(record: &JobRecord) -> Result<Option<FoundJob>, Failed> {
-    match &record.next {
-        Some(next) => at_once(next).await,
-        None => Ok(None),
-    }
+    let Some(next) = &record.next else { return Ok(None) };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    within(time_for_next(record, now), next).await
+}
+
+/// Returns how long the next attempt at a job is waited for `now`, a time since 1970.
+fn time_for_next(record: &JobRecord, now: Duration) -> Duration {
+    let ended = Duration::try_from_secs_f64(record.started + record.seconds).unwrap_or_default();
+    ended.saturating_add(NEXT_WITHIN).saturating_sub(now).clamp(AT_ONCE, NEXT_WITHIN)
 }
 
 /// Finds a job, by its whole id, that runs or has left a record, or does so at once.
 pub(super) async fn at_once(job: &str) -> Result<Option<FoundJob>, Failed> {
+    within(AT_ONCE, job).await
+}
+
+async fn within(limit: Duration, job: &str) -> Result<Option<FoundJob>, Failed> {
     let store = store()?;
-    let due = Instant::now() + AT_ONCE;
+    let due = Instant::now() + limit;
     loop {
         // However long the looks before have taken on a busy machine, the last one begins when the time is up.
         let is_last = Instant::now() >= due;
@@ -183,5 +209,27 @@ pub(super) async fn at_once(job: &str) -> Result<Option<FoundJob>, Failed> {
             return Ok(None);
         }
         sleep(LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_next_attempt_is_waited_for_if_the_last_one_has_just_ended() {
+        let record: JobRecord = serde_json::from_value(json!({
+            "v": 1, "job": "5", "started": 100.0, "seconds": 12.0, "argv": [], "program": [], "hosts": [],
+            "placement": [], "environment": [], "next": "6",
+            "end": { "exit_code": 3, "spoke": "rank", "message": "" },
+        }))
+        .unwrap();
+        let wait = |now| time_for_next(&record, Duration::from_secs(now));
+        assert_eq!([wait(112), wait(115), wait(500)].map(|wait| wait.as_secs()), [10, 7, 1]);
+        // A clock that went back.
+        assert_eq!(wait(5), NEXT_WITHIN);
+        let odd = JobRecord { started: f64::NAN, ..record };
+        assert_eq!(time_for_next(&odd, Duration::from_secs(112)), AT_ONCE);
     }
 }

@@ -1,5 +1,6 @@
 //! Hosts that lack space, descriptors or trust: the cache of agents, temporary directories, limits.
 
+use crate::running::said;
 use crate::support::{Field, Undo, launch_directory};
 use crate::teardown::memory;
 use rlaunch_lab::{Account, command};
@@ -275,7 +276,9 @@ fn a_launcher_with_few_descriptors_starts_or_says_how_many_it_takes() {
     field.warm("a,b,c", Account::Root);
     let run = |limit: &str, words: &str| {
         let rlaunch = field.rlaunch.display();
-        field.shell(&format!("({limit}; exec {rlaunch} {words}) 2>&1"), Path::new("/"))
+        let printed =
+            field.shell(&format!("({limit}; exec {rlaunch} {words}) 2>&1"), Path::new("/"));
+        said(&printed).into_iter().map(|line| line + "\n").collect::<String>()
     };
     let said = run("ulimit -n 24", "-H a:8,b:8,c:8 hostname");
     let lines = |name: &str| said.lines().filter(|line| *line == name).count();

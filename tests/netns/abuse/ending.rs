@@ -1,7 +1,7 @@
 //! Jobs that try to outlive rlaunch, and jobs that end because nothing is received for too long.
 
 use crate::running::{Outcome, Running};
-use crate::support::{Field, Undo, state};
+use crate::support::{Field, Undo, kill_at_once, state};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_lab::command::wait_until;
@@ -13,7 +13,7 @@ const HOSTILE: &str = "/tmp/abuse/hostile";
 /// Path of a copy of it with the set-user-ID bit, which runs as root.
 const OTHER: &str = "/tmp/abuse/other";
 /// Maximum time until nothing is left of a job whose end rlaunch could not wait for.
-const SOON: Duration = Duration::from_secs(6);
+const SOON: Duration = Duration::from_secs(20);
 
 /// Copies the hostile program to these hosts, until the guard is dropped.
 fn hostile(field: &Field, hosts: &[&str], path: &str, mode: u32) -> impl Sized + use<> {
@@ -117,12 +117,12 @@ fn processes_that_are_hidden() {
     let _sleep = field.scratch(&["a"], "/tmp/abuse");
     field.on("a", "cp $(command -v sleep) /tmp/abuse/hidden; chmod 4755 /tmp/abuse/hidden");
     // A process that cannot be inspected is named, since it could belong to a job.
-    let line =
-        "runuser -u {user} -- sh -c 'exec /tmp/abuse/hidden 997' >/dev/null 2>&1 & sleep 0.2";
+    let line = "runuser -u {user} -- sh -c 'exec /tmp/abuse/hidden 997' >/dev/null 2>&1 &";
     field.on("a", &line.replace("{user}", Account::User.name()));
+    let hidden = || field.ranks().into_iter().find(|p| p.args == ["/tmp/abuse/hidden", "997"]);
+    field.wait_for("a process that may not be looked into", || hidden().is_some());
     let ran = field.rlaunch("reap --all -H a").account(Account::User).spawn().finish_first();
-    let unknown = field.ranks().into_iter().find(|p| p.args == ["/tmp/abuse/hidden", "997"]);
-    let unknown = unknown.unwrap();
+    let unknown = hidden().unwrap();
     let named = format!("; could not look into {} hidden (state S)\n", unknown.host_pid);
     assert!(ran.succeeded().out().ends_with(&named), "{ran}");
     kill(Pid::from_raw(unknown.pid), Signal::SIGKILL).unwrap();
@@ -133,11 +133,13 @@ fn processes_that_are_hidden() {
         Ok::<(), ()>(())
     });
     let run = field.rlaunch("-H a").account(Account::User);
-    let ran = run.sh("setsid /tmp/abuse/hidden 998 & sleep 0.2; exit 3").run();
+    // What is root's is not to be seen.
+    let is_seen = "while [ -e /proc/$! ]; do sleep 0.05; done";
+    let ran = run.sh(&format!("setsid /tmp/abuse/hidden 998 & {is_seen}; exit 3")).run();
     ran.ended_with(3).says(&["all processes ended on a (1 helper process ended)"]);
 
     let run = field.rlaunch("-H a").account(Account::User);
-    let ran = run.sh(&format!("{OTHER} - root & sleep 0.2; exit 3")).spawn().finish_first();
+    let ran = run.sh(&format!("{OTHER} - root & {is_seen}; exit 3")).spawn().finish_first();
     let others: Vec<Process> = field.ranks();
     let [other] = others.as_slice() else { panic!("not one process: {others:#?}\n{ran}") };
     ran.ended_with(3).says(&[&format!("a: could not end {} ", other.host_pid)]);
@@ -206,7 +208,7 @@ fn a_launcher_a_host_and_an_agent_that_fall_silent() {
             _ => agents(&field, host).iter().for_each(|pid| kill(*pid, Signal::SIGSTOP).unwrap()),
         }
     }
-    wait_until(Duration::from_secs(12), "all ranks to end", || Ok(field.ranks().is_empty()))
+    wait_until(Duration::from_secs(25), "all ranks to end", || Ok(field.ranks().is_empty()))
         .unwrap_or_else(|error| panic!("{error}: {:#?}", field.ranks()));
     for host in hosts {
         assert_eq!(field.on(host, &format!("cat {SAVED} || :")), "saved\n", "on {host}");
@@ -254,9 +256,7 @@ fn a_helper_without_an_environment_is_reaped_by_its_cgroup() {
     running.wait_for_text("up\n", 1);
     let mut all = agents(&field, "a");
     all.push(running.pid());
-    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
-        all.iter().for_each(|pid| kill(*pid, signal).unwrap());
-    }
+    kill_at_once(&all);
     running.finish_first();
     assert!(!field.ranks().is_empty(), "nothing was left to reap");
     let ran = field.rlaunch("reap --all -H a").spawn().finish_first();

@@ -4,13 +4,13 @@ use crate::support::{Field, Run};
 use std::time::Duration;
 
 /// Timeout in seconds; a call that waits longer would wait forever.
-const LOST: &str = "8";
+const LOST: &str = "20";
 
 fn suite<'a>(field: &'a Field, hosts: &str, ranks: usize, words: &str) -> Run<'a> {
     let suite = field.rlaunch.with_file_name("comm-suite");
     let line = format!("-H {hosts} -np {ranks} --preload {} comm-suite {words}", suite.display());
     let run = field.rlaunch(&line).env("RLAUNCH_COMM_TIMEOUT", LOST);
-    run.within(Duration::from_secs(40))
+    run.within(Duration::from_secs(90))
 }
 
 /// The message is long, so that its receiver would read it from the sender's memory.

@@ -1,8 +1,8 @@
 //! Addresses that `rlaunch network mesh --apply` takes for a trial come back as they were.
 
 use crate::network_plan::{BOUND, CABLES, drop_probes, plug};
-use crate::support::Field;
-use nix::sys::signal::{Signal, kill};
+use crate::support::{Field, kill_at_once};
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use rlaunch_lab::Process;
 
@@ -87,7 +87,8 @@ fn a_killed_agent_leaves_no_address_of_the_trial() {
     field.wait_for("addresses of the trial on a and b", both);
     let agents = agents(&field);
     assert_eq!(agents.len(), 2, "{agents:#?}");
-    agents.iter().for_each(|agent| kill(Pid::from_raw(agent.pid), Signal::SIGKILL).unwrap());
+    let agents: Vec<Pid> = agents.iter().map(|agent| Pid::from_raw(agent.pid)).collect();
+    kill_at_once(&agents);
     let ran = running.finish();
     ran.ended_with(204).says(&["rolled back on a, b"]);
     ran.keeps_quiet_about(&["no word from"]);

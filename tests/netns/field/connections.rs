@@ -251,17 +251,22 @@ fn ranks_that_take_too_many_files_are_told_before_they_start() {
     assert!(said.contains("warning[lim.files]: 30 ranks on ") && said.ends_with("\n0\n"), "{said}");
 }
 
-/// Connections that send nothing, and then two requests: prints the time that the first took, and the status of each.
+/// Connections that send nothing, and then two requests: prints the time that the first took, and the status of each. The time
+/// is the least of three, since the machine may have other work.
 const SCRAPES: &str = "import socket, sys, time
 address = ('127.0.0.1', int(sys.argv[1]))
-silent = [socket.create_connection(address) for _ in range(4)]
+silent = []
 def status(host):
     client = socket.create_connection(address, 60)
     client.sendall(f'GET /metrics HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n'.encode())
     return client.makefile().readline().split()[1]
-began = time.monotonic()
-own = status(f'127.0.0.1:{sys.argv[1]}')
-print(time.monotonic() - began, own, status('attacker.example'))
+times = []
+for _ in range(3):
+    silent += [socket.create_connection(address) for _ in range(4)]
+    began = time.monotonic()
+    own = status(f'127.0.0.1:{sys.argv[1]}')
+    times.append(time.monotonic() - began)
+print(min(times), own, status('attacker.example'))
 ";
 
 /// A silent client must not hold up a scrape, nor a page in a browser read it through a name of its own (DNS rebinding).

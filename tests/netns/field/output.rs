@@ -1,6 +1,7 @@
 //! A rank that does not end its lines keeps the output of no other rank waiting. Output that cannot be written is not
 //! lost in silence, and a reader that has left is no error, whatever it has read from.
 
+use crate::running::said;
 use crate::support::{BOUND, Field, launch_directory};
 use crate::terminal::{Terminal, open_pair};
 use nix::pty::OpenptyResult;
@@ -15,10 +16,10 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 /// Time within which a line has to be there: a turn of a second, and the way on a busy machine. Rank 0 writes far longer.
-const SOON: Duration = Duration::from_secs(8);
+const SOON: Duration = Duration::from_secs(15);
 
-/// End of rank 0's script: it waits for a file, some 20 s at most.
-const STOPPED: &str = "[ -e /tmp/stop ] || [ $((i += 1)) = 900 ]";
+/// End of rank 0's script: it waits for a file, half a minute at least.
+const STOPPED: &str = "[ -e /tmp/stop ] || [ $((i += 1)) = 3000 ]";
 
 /// Returns a script in which rank 0 writes as `writer` says. Rank 1 prints a line once there is a file, rank 2 prints
 /// all the time.
@@ -156,8 +157,8 @@ fn output_of_a_job_that_cannot_be_printed_again_is_an_error() {
 fn assert_left_quietly(field: &Field, mut child: Child) {
     wait_until(BOUND, "rlaunch to end", || Ok(child.try_wait().unwrap().is_some())).unwrap();
     let ran = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&ran.stderr);
-    assert_eq!((ran.status.code(), &*said), (Some(141), ""));
+    let said = said(&String::from_utf8_lossy(&ran.stderr));
+    assert_eq!((ran.status.code(), said), (Some(141), vec![]));
     let left = field.started();
     assert!(left.is_empty(), "{left:#?}");
 }
@@ -170,7 +171,7 @@ fn a_reader_that_resets_its_connection_has_left() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let stdout = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (mut reader, _) = listener.accept().unwrap();
-    let mut command = field.rlaunch("-H a,b yes").command();
+    let mut command = field.rlaunch("-H a,b --node-timeout 60 yes").command();
     command.stdin(Stdio::null()).stdout(OwnedFd::from(stdout)).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
     // It has the connection open.
@@ -186,7 +187,7 @@ fn a_terminal_that_is_gone_has_left() {
     let field = Field::new();
     field.warm("a,b", Account::Root);
     let OpenptyResult { master, slave } = open_pair();
-    let mut command = field.rlaunch("-H a,b yes").command();
+    let mut command = field.rlaunch("-H a,b --node-timeout 60 yes").command();
     command.stdin(Stdio::null()).stdout(slave).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
     drop(command);

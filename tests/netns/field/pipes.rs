@@ -37,40 +37,56 @@ far.close()
 copying.join()
 ";
 
-/// Rank that does the same until it holds up every thread of its agent but the first. Then it takes from the agent the right
-/// to start others, until there is a file; once there is another, the socket speaks.
+/// Rank that does the same with stdout, and with stderr if its agent has a second thread, until it holds up every thread but
+/// the first. Then it takes from the agent the right to start others, until there is a file; once there is another, the
+/// socket speaks. A thread is held up if it sleeps in the kernel at each of many looks: at one it may have waited for memory.
+/// Nothing is sent meanwhile, since what is sent lets go of the pipe.
 const WITHOUT_THREADS: &str = "
-import os, resource, socket, threading, time
-far, near = socket.socketpair()
+import os, resource, socket, sys, threading, time
 agent = os.getppid()
-def copy():
-    while os.splice(near.fileno(), 1, 1 << 16): pass
-def is_stuck(thread):
-    try: stat = open(f'/proc/{agent}/task/{thread}/stat').read()
-    except OSError: return False
-    return stat.rsplit(') ', 1)[1][0] == 'D'
-def are_stuck():
-    others = [thread for thread in os.listdir(f'/proc/{agent}/task') if thread != str(agent)]
-    return others and all(map(is_stuck, others))
+def copy(near, stream):
+    while os.splice(near.fileno(), stream, 1 << 16): pass
+def look():
+    seen = {}
+    for _ in range(20):
+        for thread in os.listdir(f'/proc/{agent}/task'):
+            try: stat = open(f'/proc/{agent}/task/{thread}/stat').read()
+            except OSError: continue
+            if thread != str(agent): seen.setdefault(thread, set()).add(stat.rsplit(') ', 1)[1][0])
+        time.sleep(0.02)
+    return [''.join(states) for states in seen.values()]
+def states():
+    while not set(seen := look()) <= {'S', 'D'}: pass
+    return seen
 def until(path):
     while not os.path.exists(path): time.sleep(0.05)
-copying = threading.Thread(target=copy)
-copying.start()
-while not are_stuck():
-    far.send(b'before\\n')
-    time.sleep(0.01)
+# A thread closes the pipe of stdin. It is free again before another is needed.
+sys.stdin.read()
+sockets = []
+for stream in 1, 2:
+    far, near = socket.socketpair()
+    copying = threading.Thread(target=copy, args=(near, stream))
+    copying.start()
+    sockets.append((far, copying))
+    while states().count('D') < len(sockets): far.send(b'before\\n')
+    if 'S' not in states(): break
 soft, hard = resource.prlimit(agent, resource.RLIMIT_NPROC)
 resource.prlimit(agent, resource.RLIMIT_NPROC, (1, hard))
+if set(states()) != {'D'}: os._exit(70)
+open('/tmp/pipes/held', 'w').close()
 until('/tmp/pipes/more')
 resource.prlimit(agent, resource.RLIMIT_NPROC, (soft, hard))
 until('/tmp/pipes/go')
-far.send(b'after\\n')
-far.close()
-copying.join()
+sockets[0][0].send(b'after\\n')
+for far, copying in sockets:
+    far.close()
+    copying.join()
 ";
 
-/// Rank beside it, which prints once its agent has lost that right.
-const LATE: &str = "until [ $(prlimit --pid $PPID --nproc --noheadings --raw --output SOFT) = 1 ]; do sleep 0.1; done; echo late";
+/// Rank beside it, which prints once every thread of its agent is held up. It lives on: what a rank has left in its pipe is
+/// read without a thread.
+const LATE: &str = "until [ -e /tmp/pipes/held ]; do sleep 0.1; done; echo late
+    until [ -e /tmp/pipes/more ]; do sleep 0.1; done";
 
 /// Program that copies its stdin to a socket, from which nobody reads until there is a file.
 const FROM_STDIN: &str = "
@@ -151,8 +167,10 @@ fn a_guardian_ends_such_ranks_where_nobody_else_can() {
     running.wait_for_text("beat ", 10);
     // The agent's thread sleeps at the pipe of a rank, so that the kernel reports its death to nobody.
     let (_, agent) = agents(&field, "a");
-    running.signal(Signal::SIGKILL);
+    // A stopped launcher ends nothing, and the agent does not hear of its end.
+    running.signal(Signal::SIGSTOP);
     kill(agent, Signal::SIGKILL).unwrap();
+    running.signal(Signal::SIGKILL);
     running.finish_first();
     field.wait_for("the ranks to end", || field.started().is_empty());
 }
@@ -205,15 +223,17 @@ fn a_command_beside_a_rank_that_splices_a_silent_socket() {
 fn ranks_that_hold_up_each_thread_where_no_other_may_start() {
     let field = Field::new();
     // The limit of processes does not apply to root.
+    field.on("a", "install -d -m 777 /tmp/pipes");
+    let _scratch = field.scratch(&["a"], "/tmp/pipes");
     let run = field.rlaunch("-H a:2 -np 1 python3 -c").args([WITHOUT_THREADS]);
     let run = run.args([":", "-np", "1"]).sh(LATE).account(Account::User);
     let mut running = run.spawn();
     running.wait_for_stderr("and another cannot be started: Resource temporarily unavailable", 1);
     running.wait_for_stderr("`ulimit -u` is 1;", 1);
     assert!(!running.out().contains("late"), "{}", running.out());
-    let _more = field.files(&["a"], "/tmp/pipes/more", "", 0o644);
+    field.on("a", "touch /tmp/pipes/more");
     running.wait_for_text("late\n", 1);
-    let _go = field.files(&["a"], "/tmp/pipes/go", "", 0o644);
+    field.on("a", "touch /tmp/pipes/go");
     let ran = running.finish();
     ran.succeeded();
     assert_eq!(ran.out().matches("after\n").count(), 1, "{ran}");

@@ -1,9 +1,10 @@
 //! Nodes, agents and connections that are lost.
 
 use super::{
-    EIGHT, HELPER, HOSTS, MEEK, PROMPT, SHELL, SOON, as_each, nothing_left, started_on, up,
+    EIGHT, EIGHT_BY_DEFAULT, HELPER, HOSTS, MEEK, PROMPT, SHELL, SOON, as_each, nothing_left,
+    started_on, up,
 };
-use crate::support::{Field, Undo};
+use crate::support::{Field, Undo, kill_at_once};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_lab::command::wait_until;
@@ -11,7 +12,7 @@ use rlaunch_lab::{Cut, LabError, Process, Stopwatch};
 use std::time::Duration;
 
 /// Time limit for the node timeout, the ranks' grace period, and ending everything after that.
-const BEATS: Duration = Duration::from_secs(12);
+const BEATS: Duration = Duration::from_secs(30);
 
 /// Returns the guardian on `host`, and its child, the agent.
 pub(super) fn agents(field: &Field, host: &str) -> [Pid; 2] {
@@ -32,8 +33,8 @@ fn restore(field: &Field, host: &str) -> Result<(), LabError> {
 /// Neither side can tell the other, so each must notice by itself, in the same time.
 fn cut(kind: Cut) {
     as_each(|field, account| {
-        let run = field.rlaunch("--kill-after 1").args(EIGHT.split(' ')).account(account);
-        let mut running = up(run, &format!("{HELPER} {MEEK}"));
+        let run = field.rlaunch("--kill-after 1").args(EIGHT_BY_DEFAULT.split(' '));
+        let mut running = up(run.account(account), &format!("{HELPER} {MEEK}"));
         let heal = Undo(|| restore(field, "c"));
         let lost = Stopwatch::start();
         field.lab.cut("c", kind).unwrap();
@@ -94,7 +95,7 @@ fn ranks_of_an_agent_that_is_killed_save_their_work() {
         let running = field.rlaunch("-H b,c -np 2").account(account).sh(&script);
         let mut running = running.spawn();
         running.wait_for_text("up\n", 4);
-        kill_all(&[agents(field, "b").as_slice(), &agents(field, "c")[1..]].concat());
+        kill_at_once(&[agents(field, "b").as_slice(), &agents(field, "c")[1..]].concat());
         let ran = running.finish_first();
         ran.ended_with(206).says(&["agent lost, nothing more found"]);
         for host in ["b", "c"] {
@@ -113,21 +114,12 @@ fn agent_and_guardian_are_killed() {
             let run = field.rlaunch("--kill-after 1").args(EIGHT.split(' ')).account(account);
             let running = up(run, &script);
             let killed = Stopwatch::start();
-            kill_all(&agents(field, "c"));
+            kill_at_once(&agents(field, "c"));
             let ran = super::ends(field, running, killed, Duration::from_secs(1) + PROMPT);
             ran.ended_with(206).says(&["error: node c is lost: "]);
             ran.says(&["c: agent lost, nothing more found"]);
         }
     });
-}
-
-/// Kills processes after stopping all of them, so that none notices the end of another.
-pub(super) fn kill_all(processes: &[Pid]) {
-    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
-        for &process in processes {
-            kill(process, signal).unwrap();
-        }
-    }
 }
 
 #[test]
@@ -148,7 +140,7 @@ fn every_agent_is_killed() {
     as_each(|field, account| {
         let running = up(field.rlaunch(EIGHT).account(account), SHELL);
         let killed = Stopwatch::start();
-        kill_all(&HOSTS.map(|host| agents(field, host)[1]));
+        kill_at_once(&HOSTS.map(|host| agents(field, host)[1]));
         let ran = super::ends(field, running, killed, PROMPT);
         ran.ended_with(206).says(&["error: node ", " is lost: "]);
     });

@@ -1,8 +1,8 @@
 //! `rlaunch reap`, for jobs of which no launcher, agent or guardian is left to clean up.
 
-use super::{EIGHT, HELPER, HOSTS, MEEK, SOON, as_each, lost, nothing_left, up};
+use super::{EIGHT, HELPER, HOSTS, MEEK, SOON, as_each, nothing_left, up};
 use crate::running::Outcome;
-use crate::support::Field;
+use crate::support::{Field, kill_at_once};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use rlaunch_lab::Account;
@@ -16,7 +16,7 @@ fn orphan_helpers(field: &Field, account: Account) -> String {
     let mut everyone = workers(field);
     everyone.retain(|worker| !others.contains(worker));
     everyone.push(running.pid());
-    lost::kill_all(&everyone);
+    kill_at_once(&everyone);
     let killed = running.finish_first();
     killed.ended_with(-(Signal::SIGKILL as i32));
     field.wait_for("the helpers to be alone", || {

@@ -27,6 +27,8 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 /// Time limit for the rest of a process's stderr, and separately for the process's exit, after the process
 /// has closed its stdout; and for the end of a command that has nothing more to do.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time limit for what an agent on this machine has said before it closed its stdout: its guardian may keep its stderr open.
+const LAST_WORDS: Duration = Duration::from_millis(20);
 /// Time limit for the end of a command that was abandoned, after each thing that makes it end.
 const ABANDON_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -364,16 +366,17 @@ impl LocalAgent {
                 }
             }
         }
-        let command_status = self.exit_status.clone()?;
+        let limit = if self.exit_status.is_some() { EXIT_TIMEOUT } else { LAST_WORDS };
         // Diagnostics may arrive a moment after the end of stdout.
-        while self.stderr.is_some() {
+        if self.stderr.is_some() {
             let mut stderr = BytesMut::with_capacity(4 << 10);
             let read = read_some(&mut self.stderr, &mut stderr);
-            if tokio::time::timeout(EXIT_TIMEOUT, read).await.unwrap_or(0) > 0 {
+            if tokio::time::timeout(limit, read).await.unwrap_or(0) > 0 {
                 return Some(Incoming::Diagnostics(stderr.freeze()));
             }
             self.stderr = None;
         }
+        let command_status = self.exit_status.clone()?;
         if let Ok(Ok(status)) = tokio::time::timeout(EXIT_TIMEOUT, self.child.wait()).await {
             let by_signal = status.signal().map(ExitStatus::Signal);
             command_status.set(by_signal.unwrap_or(ExitStatus::Code(status.code().unwrap_or(-1))));
@@ -450,6 +453,35 @@ impl AgentWriter {
             }
             #[cfg(test)]
             AgentWriter::Stream(stream) => stream.shutdown().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// Both streams have ended when they are read, as on a busy machine.
+    #[tokio::test]
+    async fn an_agent_that_does_not_start_here_is_heard() {
+        let directory = tempfile::tempdir().unwrap();
+        let (agent, gone) = (directory.path().join("agent"), directory.path().join("gone"));
+        let script = format!("#!/bin/sh\necho cannot fork >&2\nexec mkdir {}\n", gone.display());
+        fs::write(&agent, script).unwrap();
+        fs::set_permissions(&agent, fs::Permissions::from_mode(0o755)).unwrap();
+        for _ in 0..20 {
+            let mut channel = AgentChannel::local(&agent, false).unwrap();
+            while fs::remove_dir(&gone).is_err() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let mut said = Vec::new();
+            while let Some(incoming) = channel.next().await {
+                let Incoming::Diagnostics(words) = incoming else { panic!("{incoming:?}") };
+                said.extend_from_slice(&words);
+            }
+            assert_eq!(String::from_utf8(said).unwrap(), "cannot fork\n");
         }
     }
 }

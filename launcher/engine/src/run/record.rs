@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 use store::BegunRecord;
-pub(crate) use store::machine;
+pub(crate) use store::{PARTIAL, machine};
 
 mod store;
 

@@ -112,7 +112,10 @@ impl Mesh {
             port_mtu(one).into_iter().chain(port_mtu(other)).min()
         };
         let applied = outcome::AppliedRemedies { lowered: &self.lowered, repeated: &self.repeated };
-        let remedies = outcome::remedies(failed, lower_mtu, applied);
+        let of_size = |proof: &Proof| (proof.nics(), proof.mtu);
+        let passed: BTreeSet<_> = self.up().map(|result| of_size(&result.proof)).collect();
+        let passed = |proof: &Proof| passed.contains(&of_size(proof));
+        let remedies = outcome::remedies(failed, lower_mtu, passed, applied);
         let changes = remedies.values().any(|remedy| *remedy != Remedy::Retry);
         for (nics, remedy) in remedies {
             match remedy {

@@ -102,7 +102,7 @@ impl Failure {
 /// Remedy for a pair of NICs with a failed path between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Remedy {
-    /// Retry unchanged; the host may just have been busy.
+    /// Retry unchanged; the host may just have been busy, so that packets were lost.
     Retry,
     /// Retry with this MTU in bytes.
     LowerMtu(u32),
@@ -120,23 +120,29 @@ pub struct AppliedRemedies<'a> {
 }
 
 /// Chooses the remedy for each pair of NICs with a failed path. `carried` returns the MTU, in bytes, that
-/// both NICs of a pair support.
+/// both NICs of a pair support. `passed` tells whether packets of a proof's MTU have passed between its NICs.
 pub(crate) fn remedies<'a>(
     failed: impl Iterator<Item = (&'a Proof, &'a Failure)>,
     carried: impl Fn((NicId, NicId)) -> Option<u32>,
+    passed: impl Fn(&Proof) -> bool,
     had: AppliedRemedies<'_>,
 ) -> BTreeMap<(NicId, NicId), Remedy> {
     let mut remedies = BTreeMap::new();
     for (proof, failure) in failed {
         let nics = proof.nics();
-        let remedy = if failure.is_of_size() {
+        let may_be_lost = if failure.is_of_size() {
+            passed(proof)
+        } else {
+            failure.fault.step == ProofStep::Token
+        };
+        let remedy = if may_be_lost && !had.repeated.contains(&nics) {
+            Remedy::Retry
+        } else if failure.is_of_size() {
             let can = !proof.by_manager && !had.lowered.contains(&nics);
             carried(nics)
                 .filter(|_| can)
                 .and_then(smaller)
                 .map_or(Remedy::Exclude, Remedy::LowerMtu)
-        } else if failure.fault.step == ProofStep::Token && !had.repeated.contains(&nics) {
-            Remedy::Retry
         } else {
             Remedy::Exclude
         };
@@ -223,7 +229,7 @@ mod tests {
             let lowered = lowered.iter().copied().collect();
             let had = AppliedRemedies { lowered: &lowered, repeated: &none };
             let failed = failures.iter().map(|failure| (&proof, *failure));
-            remedies(failed, |_| Some(mtu), had)[&nics]
+            remedies(failed, |_| Some(mtu), |_| false, had)[&nics]
         };
         let remedy =
             |failure: &Failure, mtu, lowered: &[(NicId, NicId)]| all(&[failure], mtu, lowered);
@@ -236,6 +242,21 @@ mod tests {
         let repeated = [nics].into();
         let had = AppliedRemedies { lowered: &none, repeated: &repeated };
         let proof = proof();
-        assert_eq!(remedies([(&proof, &token)].into_iter(), |_| None, had)[&nics], Remedy::Exclude);
+        let failed = [(&proof, &token)].into_iter();
+        assert_eq!(remedies(failed, |_| None, |_| false, had)[&nics], Remedy::Exclude);
+    }
+
+    /// On a busy host one path of many loses a packet.
+    #[test]
+    fn where_another_path_carries_large_packets_the_proof_is_repeated_first() {
+        let block = failure(outcome(Err(fault(ProofStep::Block, false)), Ok(4096)));
+        let (proof, none) = (proof(), BTreeSet::new());
+        let nics = proof.nics();
+        let remedy = |repeated: &BTreeSet<(NicId, NicId)>| {
+            let had = AppliedRemedies { lowered: &none, repeated };
+            remedies([(&proof, &block)].into_iter(), |_| Some(4096), |_| true, had)[&nics]
+        };
+        assert_eq!(remedy(&none), Remedy::Retry);
+        assert_eq!(remedy(&[nics].into()), Remedy::LowerMtu(1024));
     }
 }

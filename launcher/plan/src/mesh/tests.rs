@@ -66,6 +66,19 @@ fn a_moment_of_silence_is_forgiven() {
     assert!(job.mesh.conclude(&table, Transport::Rdma, MeshMode::Auto).is_ok());
 }
 
+/// Four paths share the cable, and the others carry large packets.
+#[test]
+fn a_large_packet_that_is_lost_once_makes_none_smaller() {
+    let mut job = MeshJob::on(triangle().to_vec(), 2);
+    let once = std::cell::Cell::new(true);
+    let table = job.prove(MeshMode::Full, |proof| {
+        let is_one = (proof.a, proof.b) == (Rank(0), Rank(2));
+        (is_one && once.replace(false)).then_some(ProofStep::Block)
+    });
+    assert_eq!(table.pair(Rank(0), Rank(2)).unwrap().mtu, Some(4096));
+    assert_eq!(job.mesh.failures().len(), 0);
+}
+
 #[test]
 fn packets_are_made_smaller_where_only_large_ones_get_lost() {
     let mut job = MeshJob::on(triangle().to_vec(), 1);

@@ -4,7 +4,7 @@
 //! The directory may lie on a file system that several machines share, so the name has the machine's name: a
 //! socket is reachable only on the machine whose process listens.
 
-use crate::run::record::machine;
+use crate::run::record::{PARTIAL, machine};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use rlaunch_console::process_env::{ProcessEnv, check_private, create_state_directory};
@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use tokio::net::UnixListener;
 
 /// Directory with the sockets of a user's running jobs, held open.
 #[derive(Debug)]
@@ -65,8 +66,12 @@ impl SocketDirectory {
     /// Returns a short path by which a socket can be bound or connected: an address of a Unix socket has at most 107
     /// bytes, and the path of a home directory may be longer.
     pub(crate) fn address(&self, name: &SocketName) -> PathBuf {
+        self.short_path(&name.file_name())
+    }
+
+    fn short_path(&self, file_name: &str) -> PathBuf {
         let directory = format!("/proc/self/fd/{}", self.open.as_raw_fd());
-        Path::new(&directory).join(name.file_name())
+        Path::new(&directory).join(file_name)
     }
 
     /// Returns the path of a socket, for messages.
@@ -84,10 +89,19 @@ impl SocketDirectory {
         Ok(found)
     }
 
-    /// Makes a socket readable and writable for its user alone.
-    pub(crate) fn make_private(&self, name: &SocketName) -> io::Result<()> {
+    /// Makes the socket of a job, for its user alone, and listens. The socket gets its name only then: whoever finds one to
+    /// which nobody listens takes it for that of a launcher that was killed, and removes it.
+    pub(crate) fn listen(&self, name: &SocketName) -> io::Result<UnixListener> {
+        let partial = self.short_path(&format!("{PARTIAL}{}", name.job));
+        let listener = UnixListener::bind(&partial)?;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
-        fs::set_permissions(self.address(name), fs::Permissions::from_mode(mode.bits()))
+        let named = fs::set_permissions(&partial, fs::Permissions::from_mode(mode.bits()))
+            .and_then(|()| fs::rename(&partial, self.address(name)));
+        if let Err(error) = named {
+            let _ = fs::remove_file(&partial);
+            return Err(error);
+        }
+        Ok(listener)
     }
 
     /// Removes a socket. Errors are ignored: another rlaunch may have removed it.
@@ -140,5 +154,36 @@ mod tests {
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let error = SocketDirectory::open_at(directory.path().to_owned()).unwrap_err();
         assert!(error.to_string().contains("other users"), "{error}");
+    }
+
+    /// Sockets are looked for while they are made. Each must be there afterwards.
+    #[tokio::test]
+    async fn no_look_takes_a_socket_that_is_being_made_for_a_leftover() {
+        let place = tempfile::tempdir().unwrap();
+        let open = || SocketDirectory::open_at(place.path().to_owned()).unwrap();
+        let (directory, looking) = (open(), open());
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let looks = std::thread::spawn(move || {
+            while stopped.try_recv().is_err() {
+                for name in looking.sockets().unwrap() {
+                    let refused = std::os::unix::net::UnixStream::connect(looking.address(&name));
+                    if refused.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
+                        looking.remove(&name);
+                    }
+                }
+            }
+        });
+        let gone = (0..300_u32).filter(|number| {
+            let name = SocketName::here(format!("{number:032x}"));
+            let listener = directory.listen(&name).unwrap();
+            let is_there = directory.address(&name).exists();
+            directory.remove(&name);
+            drop(listener);
+            !is_there
+        });
+        let gone = gone.count();
+        stop.send(()).unwrap();
+        looks.join().unwrap();
+        assert_eq!((gone, fs::read_dir(place.path()).unwrap().count()), (0, 0));
     }
 }

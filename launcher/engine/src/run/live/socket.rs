@@ -122,8 +122,7 @@ impl JobSocket {
         output: Option<SharedTranscript>,
     ) -> io::Result<JobSocket> {
         let name = SocketName::here(job.id.to_string());
-        let listener = UnixListener::bind(directory.address(&name))?;
-        directory.make_private(&name)?;
+        let listener = directory.listen(&name)?;
         let (sender, receiver) = mpsc::channel(MAX_CONNECTIONS);
         let shared = Arc::new(SocketState {
             job: job.id.to_string(),

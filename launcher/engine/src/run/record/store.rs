@@ -39,8 +39,8 @@ pub(crate) use machine::machine;
 const MAX_RECORDS: usize = 1000;
 /// Maximum size of all that is kept, in bytes.
 const MAX_BYTES: u64 = 10 << 30;
-/// Beginning of the name of a record that is being written.
-const PARTIAL: &str = ".tmp";
+/// Beginning of the name of a record that is being written, and of a socket that is being made.
+pub(crate) const PARTIAL: &str = ".tmp";
 /// Number of bytes at the beginning of a record that are read where its output is not wanted.
 const HEAD: u64 = 64 << 10;
 /// Beginning of the last field of a record. Within words, quotes have a backslash.

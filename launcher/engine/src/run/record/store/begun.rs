@@ -93,7 +93,7 @@ impl RecordStore {
     }
 
     /// Lists jobs that have begun and left no record yet, on any machine, in no order.
-    pub(crate) fn begun(&self) -> Vec<RecordedJob> {
+    pub fn begun(&self) -> Vec<RecordedJob> {
         let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         let begun = |entry: fs::DirEntry| {
             let name = entry.file_name();
