@@ -134,8 +134,8 @@ pub struct KernelSettings {
     pub max_map_count: Option<u64>,
     /// `kernel.yama.ptrace_scope`; `None` without Yama.
     pub ptrace_scope: Option<u8>,
-    /// `net.core.rmem_max`, in bytes.
-    pub receive_buffer_max: Option<u64>,
+    /// `net.core.netdev_max_backlog`, in packets; `None` where it cannot be read, as in network namespaces.
+    pub backlog_max: Option<u64>,
     /// Whether SELinux enforces its policy.
     pub selinux_enforcing: bool,
     /// `ID=` of `/etc/os-release`, such as `debian`; and the words of `ID_LIKE=`.

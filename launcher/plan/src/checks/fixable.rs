@@ -144,6 +144,9 @@ fn faults_of_devices() -> Vec<Vec<Finding>> {
         }];
     });
     let of_siw = |file| recorded("siw").diagnosed(move |state| state.connection_manager = file);
+    let with_module = |machine: Machine, module: &str| {
+        machine.diagnosed(|state| state.modules = vec![module.into()])
+    };
     let debian = |machine: Machine| {
         machine.diagnosed(|state| {
             state.kernel.distribution_ids = vec!["debian".into()];
@@ -171,7 +174,9 @@ fn faults_of_devices() -> Vec<Vec<Finding>> {
     vec![
         of_machines(id::DEV_MODULE, &[unloaded]),
         of_machines(id::DEV_UVERBS, &[recorded("rxe")]),
+        of_machines(id::DEV_UVERBS, &[with_module(recorded("rxe"), "ib_uverbs")]),
         of_machines(id::DEV_RDMA_CM, &[of_siw(DeviceFile::Missing), of_siw(DeviceFile::Denied)]),
+        of_machines(id::DEV_RDMA_CM, &[with_module(of_siw(DeviceFile::Missing), "rdma_ucm")]),
         of_machines(id::DEV_LIBRARY, &[libraries(&["librdmacm"])]),
         of_machines(id::DEV_PROVIDER, &[libraries(&["libibverbs"])]),
         of_machines(id::LINK_DOWN, &[down, recorded("esxi-vm")]),

@@ -125,6 +125,10 @@ const LOCKED_MEMORY: u64 = 64 << 20;
 const MAPS: u64 = 65530;
 /// Usual limit of open files.
 const OPEN_FILES: u64 = 1024;
+/// Limits that suffice, in the words of pam_limits. The wildcard does not include root.
+const MORE_FILES: [&str; 2] = ["* soft nofile 65536", "root soft nofile 65536"];
+/// Limits up to which programs may raise their own, which are systemd's for services.
+const MOST_FILES: [&str; 2] = ["* hard nofile 524288", "root hard nofile 524288"];
 /// Number of hosts from which connections may exceed the usual limit of open files.
 const MANY_HOSTS: usize = 32;
 /// Memory that a rank with a GPU needs at least, in bytes.
@@ -270,14 +274,14 @@ fn open_files(cluster: &Cluster<'_>) -> Vec<Finding> {
             OPEN_FILES if is_large => Finding::note(id::LIM_FILES, host.name, seen, matters),
             _ => return None,
         };
+        // Where the usual limit is all that is too low, programs may raise theirs far above it, and still may afterwards.
+        let lines = match limit {
+            OPEN_FILES => MORE_FILES.to_vec(),
+            _ => [MORE_FILES, MOST_FILES].concat(),
+        };
         Some(
             found
-                // The wildcard does not include root.
-                .fixed_by(Fix::limit(
-                    "nofile",
-                    &["* - nofile 65536", "root - nofile 65536"],
-                    "LimitNOFILE=65536",
-                ))
+                .fixed_by(Fix::limit("nofile", &lines, "LimitNOFILE=65536:524288"))
                 .advise("log in anew; a container needs --ulimit nofile=65536"),
         )
     };

@@ -229,6 +229,10 @@ fn duplicate(cluster: &Cluster<'_>) -> Vec<Finding> {
             let settings = state.and_then(|state| Some((state.arp_ignore?, state.arp_announce?)));
             settings.is_some_and(|(ignore, announce)| ignore == 0 || announce < 2)
         };
+        let filters = |port: &UsablePort| {
+            let netdev = port.nic.netdev.as_deref().unwrap_or_default();
+            interface_state(diagnostics, netdev).is_none_or(|state| state.rp_filter != Some(0))
+        };
         let pair = ports.iter().enumerate().find_map(|(at, one)| {
             let subnet = one.reachability.own_subnet()?;
             let other = ports[at + 1..].iter().find(|other| {
@@ -242,11 +246,12 @@ fn duplicate(cluster: &Cluster<'_>) -> Vec<Finding> {
         let name = |port: &UsablePort| port.nic.netdev.clone().unwrap_or_default();
         let seen = format!("{} and {} are both on {subnet}", name(one), name(other));
         let matters = "each answers ARP for the other, so RoCE packets reach the wrong port";
-        let settings = [
-            ("net.ipv4.conf.all.arp_ignore", "1"),
-            ("net.ipv4.conf.all.arp_announce", "2"),
-            ("net.ipv4.conf.all.rp_filter", "2"),
-        ];
+        let mut settings =
+            vec![("net.ipv4.conf.all.arp_ignore", "1"), ("net.ipv4.conf.all.arp_announce", "2")];
+        // Where sources of packets are not checked, nothing has to be eased.
+        if filters(one) || filters(other) {
+            settings.push(("net.ipv4.conf.all.rp_filter", "2"));
+        }
         let finding = Finding::warning(id::MESH_DUPLICATE, host.name, seen, matters)
             .fixed_by(Fix::sysctl("rdma", &settings))
             .advise("or use a subnet for each interface");

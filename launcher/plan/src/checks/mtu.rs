@@ -209,8 +209,16 @@ fn path(cluster: &Cluster<'_>) -> Vec<Finding> {
     found
 }
 
-/// Adds the usual MTU for the interfaces at both ends of a path, if both are known.
+/// Tells whether the packets that get lost would be shorter with the usual MTU.
+fn are_too_long(kind: ProbeKind) -> bool {
+    !matches!(kind, ProbeKind::PathMtu(size) if size <= USUAL)
+}
+
+/// Adds the usual MTU for the interfaces at both ends of a path, if both are known and have a larger one.
 fn at_both_ends(cluster: &Cluster<'_>, probe: &Probe, found: Finding) -> Finding {
+    if !are_too_long(probe.kind) {
+        return found;
+    }
     let ends = || {
         let (host, peer) = (cluster.hosts.get(probe.from)?, cluster.hosts.get(probe.to)?);
         let reached = peer.inventory.netdev_with_address(probe.address?)?;
@@ -235,9 +243,11 @@ fn path_finding(probe: &Probe, host: &str, peer: &str) -> Finding {
     if let Some(netdev) = netdev {
         finding = finding.device(netdev);
     }
-    finding = finding.advise(
-        "let what is between them carry it (switches: MTU 9216), or set both interfaces to 1500",
-    );
+    let carry = "let what is between them carry it (switches: MTU 9216)";
+    finding = finding.advise(match are_too_long(*kind) {
+        true => format!("{carry}, or set both interfaces to 1500"),
+        false => carry.to_owned(),
+    });
     if let (ProbeKind::PathMtu(size), Some(netdev), Some(address)) = (kind, netdev, address) {
         // The size of ping's data leaves out the headers of IP and ICMP.
         let header = if address.is_ipv6() { 48 } else { 28 };
@@ -339,6 +349,11 @@ mod tests {
         assert_eq!(findings.iter().map(line).collect::<Vec<_>>(), [expected]);
         let ping = "ping -c 3 -M do -s 4128 -I ens224 192.168.111.11";
         assert_eq!(findings[0].fix[1], Step::Run(ping.into()));
+        assert_eq!(findings[0].fixes.len(), 2, "both ends");
+        let shorter =
+            Probe { kind: ProbeKind::PathMtu(1084), ..probe(0, 1, ProbeOutcome::OnlyShort) };
+        let found_shorter = probed(path, &vec![Machine::recorded("esxi-vm"); 2], &[shorter]);
+        assert!(found_shorter[0].fixes.is_empty(), "an MTU of 1500 would not help");
         assert!(found(&ProbeOutcome::Worked(90)).is_empty());
         assert!(found(&ProbeOutcome::Silent).is_empty());
     }

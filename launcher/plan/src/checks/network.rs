@@ -325,6 +325,9 @@ const MISSED: (&[&str], &str) = (
     "the CPU is too slow for the packets: `ethtool -g` shows how large the ring may be, `ethtool -G` enlarges it",
 );
 
+/// Packets that may wait for a CPU, where the kernel's default of 1000 is too few.
+const BACKLOG: u64 = 10_000;
+
 /// Counter of packets that the kernel dropped before their protocol saw them, the second column of
 /// `/proc/net/softnet_stat`.
 const BACKLOG_DROPS: &str = "softnet_dropped";
@@ -382,11 +385,15 @@ fn udp_drops(cluster: &Cluster<'_>) -> Vec<Finding> {
         );
         let matters = "soft RoCE sends every lost packet again";
         let found = Finding::warning(id::NET_UDP_DROPS, host.name, seen, matters);
-        Some(
-            found
-                .fixed_by(Fix::sysctl("backlog", &[("net.core.netdev_max_backlog", "10000")]))
-                .advise("or give the machine more processors, or run fewer ranks on it"),
-        )
+        let others = "give the machine more processors, or run fewer ranks on it";
+        // A queue that is longer already would become shorter.
+        Some(if state.kernel.backlog_max.is_some_and(|packets| packets >= BACKLOG) {
+            found.advise(others)
+        } else {
+            let packets = BACKLOG.to_string();
+            let setting = [("net.core.netdev_max_backlog", &*packets)];
+            found.fixed_by(Fix::sysctl("backlog", &setting)).advise(format!("or {others}"))
+        })
     };
     cluster.diagnosed().filter_map(finding).collect()
 }

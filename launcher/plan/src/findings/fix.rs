@@ -1,8 +1,8 @@
 //! What rlaunch itself can do about a fault: the lines that findings print, and the same as changes that can be undone.
 //!
 //! A finding gets its lines from here, so that what a person would paste and what `rlaunch doctor --fix` does are one
-//! thing. Changes leave a host as it was when they are undone, but for packages, which stay installed; opensm's alone starts
-//! something, and goes.
+//! thing. Changes leave a host as it was when they are undone, but for packages, which stay installed, and modules that another
+//! one needed, which stay loaded; opensm's package alone starts something, and goes.
 
 use rlaunch_bootstrap::protocol::changes::Change;
 use rlaunch_bootstrap::protocol::network::NetworkChange;
@@ -94,12 +94,13 @@ impl Fix {
         Fix { action, ..self }
     }
 
-    /// Sets kernel settings now and at each boot. `name` is that of the file below /etc/sysctl.d.
+    /// Sets kernel settings now and at each boot. `name` is that of the file below /etc/sysctl.d. It is read behind
+    /// 99-sysctl.conf, which leads to /etc/sysctl.conf: what is wrong may stand there.
     pub(crate) fn sysctl(name: &str, settings: &[(&str, &str)]) -> Fix {
         let words: Vec<String> =
             settings.iter().map(|(key, value)| format!("{key}={}", shell_word(value))).collect();
         let words = words.join(" ");
-        let path = format!("/etc/sysctl.d/90-rlaunch-{name}.conf");
+        let path = format!("/etc/sysctl.d/99-zz-rlaunch-{name}.conf");
         let content = settings.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
         let set = settings.iter().map(|(key, value)| {
             let file = format!("/proc/sys/{}", key.replace('.', "/"));
@@ -121,10 +122,9 @@ impl Fix {
         let load = Change::Run {
             line: format!("modprobe {module}"),
             save: Some(format!("if {loaded}; then echo loaded; fi")),
-            // One that is built in cannot be removed, and was not added.
-            undo: Some(format!(
-                "[ \"$SAVED\" = loaded ] || modprobe -r {module} 2>/dev/null || ! {loaded}"
-            )),
+            // Modules that it needs stay: `modprobe -r` would remove the driver of a network interface with it, even if the
+            // interface is up. One that is built in cannot be removed, and was not added.
+            undo: Some(format!("[ \"$SAVED\" = loaded ] || ! {loaded} || rmmod {module}")),
         };
         let lines = [format!("sudo modprobe {module}"), format!("echo {module} | sudo tee {file}")];
         Fix::new(lines, vec![load, written(&file, format!("{module}\n"))])
@@ -171,6 +171,28 @@ impl Fix {
         Fix::new([format!("sudo chmod {mode} {file}")], vec![change]).until_boot()
     }
 
+    /// Makes the files of devices in /dev/infiniband that are not there. The kernel makes them together with the devices, and
+    /// not again if something removes them. `devices` is a pattern of directories in sysfs that have the names of the files.
+    pub(crate) fn device_files(devices: &str) -> Fix {
+        let each = format!("for d in {devices}; do f=/dev/infiniband/${{d##*/}}");
+        let make = "mknod -m 666 $f c $(tr : ' ' < $d/dev)";
+        let change = Change::Run {
+            line: format!(
+                "mkdir -p /dev/infiniband && {each}; [ -e $f ] || {make} || exit 1; done"
+            ),
+            save: Some("echo $(ls /dev/infiniband 2>/dev/null)".to_owned()),
+            undo: Some(format!(
+                "{each}; case \" $SAVED \" in *\" ${{f##*/}} \"*) ;; *) rm -f $f ;; esac; done; \
+                 [ -n \"$SAVED\" ] || rmdir /dev/infiniband 2>/dev/null || true"
+            )),
+        };
+        let lines = [
+            "sudo mkdir -p /dev/infiniband".to_owned(),
+            format!("{each}; [ -e $f ] || sudo {make}; done"),
+        ];
+        Fix::new(lines, vec![change]).until_boot()
+    }
+
     /// Raises a limit of logins, and of the sshd from which logins have it where PAM does not set it. `item` is pam_limits'
     /// name of it, `of_sshd` systemd's setting.
     pub(crate) fn limit(item: &str, lines: &[&str], of_sshd: &str) -> Fix {
@@ -187,7 +209,7 @@ impl Fix {
         let line = format!("printf '%s\\n' {} | sudo tee {file}", words.join(" "));
         Fix::new([line], changes).waits_for(
             "a reboot, or `sudo systemctl daemon-reload && sudo systemctl restart ssh` (sshd outside of Debian): this \
-             sshd does not set limits by PAM",
+             sshd does not set limits by PAM, or the account has a limit of its own (limits.conf, ulimit in ~/.bashrc)",
         )
     }
 

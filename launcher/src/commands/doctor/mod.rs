@@ -60,7 +60,8 @@ Exit code: 0 without errors, 1 with warnings under --strict, 2 with errors; afte
 and after a question each, or with --yes:
   ssh.auth, net.name, fw.ports, fw.roce, ib.no-sm, dev.library, dev.provider, mtu.path, mtu.rdma,
   roce.ecn, erdma.standard, erdma.mixed
-Addresses of cables are for `rlaunch network mesh`. Hosts undo changes after which one is not reached.
+Addresses of cables are for `rlaunch network mesh`. Hosts undo changes after which one is not reached,
+and an MTU whose packets get lost on the way is set back.
 
 Examples:
   rlaunch doctor -H a,b,c                    three hosts and the networks between them

@@ -17,7 +17,7 @@ pub(super) fn read_settings(root: &Root) -> KernelSettings {
         reserved_ports: reserved_ports(root),
         max_map_count: root.value("/proc/sys/vm/max_map_count"),
         ptrace_scope: root.value("/proc/sys/kernel/yama/ptrace_scope"),
-        receive_buffer_max: root.value("/proc/sys/net/core/rmem_max"),
+        backlog_max: root.value("/proc/sys/net/core/netdev_max_backlog"),
         selinux_enforcing: root.value::<u8>("/sys/fs/selinux/enforce") == Some(1),
         distribution_ids: distribution_ids(&root.text("/etc/os-release").unwrap_or_default()),
         ufw_enabled: setting(&root.text("/etc/ufw/ufw.conf").unwrap_or_default(), "ENABLED")

@@ -38,7 +38,9 @@ host, but only those files exist that were passed to it. On a host, the files co
 device's entry in sysfs was compared with /dev/infiniband.
 
 Start the container with --device=/dev/infiniband; a pod needs the resource of the RDMA device plugin. On a host, \
-load ib_uverbs. If some devices are passed and others are not, as device plugins do, ranks use those that are there.",
+load ib_uverbs. If it is loaded, something has removed the files: mknod makes them again, with the numbers in \
+/sys/class/infiniband_verbs/uverbsN/dev. If some devices are passed and others are not, as device plugins do, ranks use \
+those that are there.",
 };
 
 pub(super) const PERMISSION: Check = Check {
@@ -73,7 +75,8 @@ iWARP devices, and eRDMA in standard mode, connect queue pairs only through the 
 --connect rdma_cm asks for it on others. Programs reach it through /dev/infiniband/rdma_cm, which the agent tried \
 to find and to open.
 
-On a host, load rdma_ucm. A container needs the file as well: --device=/dev/infiniband passes all files of that \
+On a host, load rdma_ucm. If it is loaded, something has removed the file, and mknod makes it again, with the numbers in \
+/sys/class/misc/rdma_cm/dev. A container needs the file as well: --device=/dev/infiniband passes all files of that \
 directory.",
 };
 
@@ -142,11 +145,17 @@ fn files(cluster: &Cluster<'_>) -> Vec<Finding> {
         let has_files = host.inventory.rdma.iter().any(|device| device.uverbs != Uverbs::Missing);
         Some(if in_container(cluster, host) || has_files {
             found.advise(container_cure(host, "--device=/dev/infiniband", POD_RESOURCE))
+        } else if is_loaded(host, "ib_uverbs") {
+            found.fixed_by(Fix::device_files("/sys/class/infiniband_verbs/uverbs*"))
         } else {
             found.fixed_by(Fix::module("ib_uverbs"))
         })
     };
     indexed(cluster).filter_map(finding).collect()
+}
+
+fn is_loaded(host: &ClusterHost<'_>, module: &str) -> bool {
+    host.diagnostics.is_some_and(|state| state.modules.iter().any(|loaded| loaded == module))
 }
 
 fn permission(cluster: &Cluster<'_>) -> Vec<Finding> {
@@ -203,6 +212,9 @@ fn connection_manager(cluster: &Cluster<'_>) -> Vec<Finding> {
             (true, _) => found.advise(container_cure(host, flag, POD_RESOURCE)),
             (false, DeviceFile::Denied) => {
                 found.fixed_by(Fix::mode("666", "/dev/infiniband/rdma_cm"))
+            }
+            (false, _) if is_loaded(host, "rdma_ucm") => {
+                found.fixed_by(Fix::device_files("/sys/class/misc/rdma_cm"))
             }
             (false, _) => found.fixed_by(Fix::module("rdma_ucm")),
         })

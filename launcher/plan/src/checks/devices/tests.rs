@@ -143,6 +143,10 @@ fn device_files_that_are_missing_or_denied_are_named() {
     let expected = "error dev.uverbs a rxe0: rxe0 is in sysfs without a file in /dev/infiniband — RDMA cannot be used";
     assert_eq!(lines(files, &[Machine::recorded("rxe")]), [expected]);
     assert_eq!(fixes(files, &[Machine::recorded("rxe")]), kept("ib_uverbs"));
+    let loaded =
+        Machine::recorded("rxe").diagnosed(|state| state.modules = vec!["ib_uverbs".into()]);
+    let Step::Run(made) = &fixes(files, &[loaded])[1] else { panic!("no line") };
+    assert!(made.starts_with("for d in /sys/class/infiniband_verbs/uverbs*; "), "{made}");
     let container = Machine::recorded("rxe")
         .change(|inventory| inventory.system.container = Some(ContainerKind::Docker));
     let flag = Step::Do("start the container with docker run --device=/dev/infiniband".into());

@@ -248,6 +248,11 @@ fn packets_that_find_no_queue_matter_to_soft_roce() {
           sends every lost packet again"
         ]
     );
+    let cure = |backlog| {
+        let machine = machine("rxe", 3).diagnosed(|state| state.kernel.backlog_max = backlog);
+        with_cluster(&[machine], |cluster| udp_drops(&cluster).remove(0).fixes.len())
+    };
+    assert_eq!((cure(None), cure(Some(1000)), cure(Some(250_000))), (1, 1, 0));
     // The buffers of sockets do not concern rxe.
     assert!(lines(udp_drops, &[machine("rxe", 1), machine("siw", 3)]).is_empty());
 }

@@ -3,7 +3,8 @@
 //! 1. Examine, and plan: what may be done about which fault is in `rlaunch_plan::fixes`.
 //! 2. Ask where that is needed (`choose`).
 //! 3. Change what is wrong here (`here`) and on the hosts, on trial but for what nothing undoes, such as packages.
-//! 4. Examine again while the trial runs. Hosts that are not reached any more undo their changes; the others keep them.
+//! 4. Examine again while the trial runs. An MTU whose packets get lost on the way is set back. Hosts that are not reached any
+//!    more undo their changes; the others keep them.
 //! 5. Say what came of each (`outcome`). What shows only now is fixed in another round.
 
 mod here;
@@ -16,9 +17,11 @@ use crate::commands::doctor::report::DoctorReport;
 pub(super) use outcome::FixRecord;
 use outcome::Outcome;
 use rlaunch_bootstrap::protocol::changes::Change;
+use rlaunch_bootstrap::protocol::network::NetworkChange;
 use rlaunch_console::{messages, stdout};
 use rlaunch_engine::connect::connector::Reach;
 use rlaunch_plan::checks::Check;
+use rlaunch_plan::checks::cluster::{Probe, ProbeKind, ProbeOutcome};
 use rlaunch_plan::findings::CheckId;
 use rlaunch_plan::fixes::{self, Class, PlannedFix, is_fixable};
 use rlaunch_plan::hosts::Host;
@@ -44,7 +47,7 @@ pub(super) async fn run(
 ) -> Result<Exit, Failed> {
     let wanted = wanted(args.fix.as_deref().unwrap_or_default())?;
     check_options(args)?;
-    let (_, mut report) = super::look(args, line, selected).await?;
+    let (mut examination, mut report) = super::look(args, line, selected).await?;
     if args.dry_run {
         return dry_run(args, &report, &fixes::plan(&report.folded, &wanted));
     }
@@ -63,12 +66,14 @@ pub(super) async fn run(
         let mut round = Round::new(chosen);
         round.work_here(args).await;
         let hosts = round.change_hosts(args, line).await?;
-        let mut examination;
+        let before = examination;
         (examination, report) = super::look(args, line, selected).await?;
-        if let Some(hosts) = hosts
-            && !round.keep_or_undo(hosts, &examination, TRIAL + args.mesh_timeout).await
-        {
-            (examination, report) = super::look(args, line, selected).await?;
+        if let Some(mut hosts) = hosts {
+            let trial = TRIAL + args.mesh_timeout;
+            let is_set_back = round.set_mtus_back(&mut hosts, (&before, &examination), trial).await;
+            if !round.keep_or_undo(hosts, &examination, trial).await || is_set_back {
+                (examination, report) = super::look(args, line, selected).await?;
+            }
         }
         records.extend(round.prove(&report, &examination));
     }
@@ -90,8 +95,7 @@ fn conclude(
     if is_changed {
         stdout::print_styled(&report.to_text(args.verbose));
     }
-    let changed = records.iter().filter(|record| record.has_changed_hosts());
-    let changed: BTreeSet<&str> = changed.flat_map(FixRecord::hosts).collect();
+    let changed: BTreeSet<&str> = records.iter().flat_map(FixRecord::changed_hosts).collect();
     if !changed.is_empty() {
         let hosts = changed.into_iter().collect::<Vec<_>>().join(",");
         messages::hint(&format!("`rlaunch down -H {hosts}` undoes what was changed there"));
@@ -218,6 +222,45 @@ impl Round {
         Ok(Some(changing))
     }
 
+    /// Sets interfaces back to the MTU that they had before, if packets of the new one get lost on the way: that is worse than
+    /// what it has fixed. Returns whether there were any.
+    async fn set_mtus_back(
+        &mut self,
+        hosts: &mut ChangingHosts,
+        (before, after): (&Examination, &Examination),
+        trial: Duration,
+    ) -> bool {
+        let (names, lossy) = (hosts.names(), lossy_ends(after));
+        let old = lossy_ends(before);
+        let mut back: Vec<Vec<Change>> = vec![Vec::new(); names.len()];
+        for (fix, failures) in &mut self.fixes {
+            for (host, changes) in fix.changes() {
+                let Some(at) = names.iter().position(|name| *name == host) else { continue };
+                for (interface, mtu) in raised_mtus(before, &host, &changes) {
+                    let end = (host.clone(), interface.clone());
+                    if lossy.contains(&end) && !old.contains(&end) {
+                        let cause = format!(
+                            "packets of that size get lost on the way: {interface} has MTU {mtu} again"
+                        );
+                        failures.push((host.clone(), cause));
+                        back[at].push(Change::Network(NetworkChange::SetMtu { interface, mtu }));
+                    }
+                }
+            }
+        }
+        if back.iter().all(Vec::is_empty) {
+            return false;
+        }
+        messages::warn("packets of the new MTU get lost on the way: setting it back");
+        let changed = hosts.apply(back.clone(), BY, Some(trial)).await;
+        for ((name, changed), changes) in names.iter().zip(changed).zip(&back) {
+            if let Some(complaint) = changed.complaint(changes) {
+                messages::warn(&format!("{name}: {complaint}"));
+            }
+        }
+        true
+    }
+
     /// Keeps the changes of the hosts, unless one of them cannot be reached any more. Returns whether they are kept.
     async fn keep_or_undo(
         &mut self,
@@ -294,6 +337,34 @@ async fn make(
     failed
 }
 
+/// Lists the interfaces at the ends of paths on which short packets arrive and large ones do not, each with its host.
+fn lossy_ends(examination: &Examination) -> BTreeSet<(String, String)> {
+    let is_lossy =
+        |probe: &&Probe| probe.outcome == ProbeOutcome::OnlyShort && probe.kind != ProbeKind::Tcp;
+    let ends = |probe: &Probe| {
+        let from = examination.hosts.get(probe.from)?;
+        let to = examination.hosts.get(probe.to)?;
+        let reached = to.diagnosis.inventory.netdev_with_address(probe.address?)?;
+        Some([(from.name.clone(), probe.netdev.clone()?), (to.name.clone(), reached.name.clone())])
+    };
+    let probes = examination.probes.iter().flatten();
+    probes.filter(is_lossy).filter_map(ends).flatten().collect()
+}
+
+/// Lists the interfaces of a host whose MTU changes raise, with the MTU that they had.
+fn raised_mtus(before: &Examination, host: &str, changes: &[Change]) -> Vec<(String, u32)> {
+    let host = before.hosts.iter().find(|known| known.name == host);
+    let netdevs = host.map_or(&[][..], |host| &host.diagnosis.inventory.netdevs[..]);
+    let raised = |change: &Change| {
+        let Change::Network(NetworkChange::SetMtu { interface, mtu }) = change else {
+            return None;
+        };
+        let netdev = netdevs.iter().find(|netdev| netdev.name == *interface)?;
+        (netdev.mtu < *mtu).then(|| (interface.clone(), netdev.mtu))
+    };
+    changes.iter().filter_map(raised).collect()
+}
+
 /// Tells whether the end of a trial would undo any of a fix.
 fn can_be_undone(fix: &PlannedFix) -> bool {
     let mut changes = fix.changes().into_iter().flat_map(|(_, changes)| changes);
@@ -352,6 +423,10 @@ async fn may_be_done(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::doctor::Diagnosed;
+    use rlaunch_bootstrap::inventory::Inventory;
+    use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
+    use rlaunch_bootstrap::protocol::diagnosis::Diagnosis;
 
     #[test]
     fn what_is_not_undone_is_not_called_so() {
@@ -360,6 +435,49 @@ mod tests {
         restored.lost = Some("its agent ended".into());
         let partly = "not undone as a whole, because b was not reached with it";
         assert_eq!(rolled_back(&restored, "b"), partly);
+    }
+
+    fn examined(mtu: u32, outcome: ProbeOutcome) -> Examination {
+        let host = |name: &str, address: &str| {
+            let netdev = Netdev {
+                name: "eth1".into(),
+                index: 2,
+                kind: NetdevKind::Physical,
+                mtu,
+                speed: None,
+                running: true,
+                hardware_address: None,
+                pci: None,
+                device_port: None,
+                port_name: None,
+                addresses: vec![(address.parse().unwrap(), 24)],
+            };
+            let inventory = Inventory { netdevs: vec![netdev], ..Inventory::default() };
+            let host = Host { name: name.into(), ..Host::this_machine() };
+            Diagnosed::recorded(&host, Diagnosis { inventory, ..Diagnosis::default() })
+        };
+        let probe = Probe {
+            from: 0,
+            to: 1,
+            kind: ProbeKind::PathMtu(4156),
+            netdev: Some("eth1".into()),
+            address: Some("10.0.0.2".parse().unwrap()),
+            outcome,
+        };
+        let hosts = vec![host("a", "10.0.0.1"), host("b", "10.0.0.2")];
+        Examination { hosts, probes: Some(vec![probe]), ..Examination::default() }
+    }
+
+    #[test]
+    fn both_ends_of_a_path_that_loses_large_packets_are_known_with_the_mtu_before() {
+        let before = examined(1500, ProbeOutcome::Worked(9));
+        assert!(lossy_ends(&before).is_empty());
+        let ends = lossy_ends(&examined(9000, ProbeOutcome::OnlyShort));
+        let both = ["a", "b"].map(|host| (host.to_owned(), "eth1".to_owned()));
+        assert_eq!(ends, BTreeSet::from(both));
+        let set = |mtu| [Change::Network(NetworkChange::SetMtu { interface: "eth1".into(), mtu })];
+        assert_eq!(raised_mtus(&before, "b", &set(9000)), [("eth1".to_owned(), 1500)]);
+        assert!(raised_mtus(&before, "b", &set(1400)).is_empty());
     }
 
     #[test]

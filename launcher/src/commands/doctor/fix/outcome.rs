@@ -3,7 +3,7 @@
 use crate::commands::doctor::Examination;
 use crate::commands::doctor::report::DoctorReport;
 use rlaunch_plan::checks::CheckState;
-use rlaunch_plan::findings::{CheckId, Finding, id};
+use rlaunch_plan::findings::{CheckId, Finding};
 use rlaunch_plan::fixes::PlannedFix;
 use rlaunch_text::style::{BAD, DIM, DOUBTFUL, GOOD};
 use rlaunch_text::{printable, text};
@@ -43,6 +43,9 @@ pub(crate) struct FixRecord {
     until_boot: bool,
     /// Lines that do the same.
     lines: Vec<String>,
+    /// Hosts that it changes, which may be others than those with the fault.
+    #[serde(skip)]
+    changed: Vec<String>,
     #[serde(skip)]
     what: Outcome,
     /// Observation, which tells faults of one id from each other.
@@ -61,6 +64,7 @@ impl FixRecord {
             why: what.why(),
             until_boot: !fix.is_kept(),
             lines: fixes.iter().flat_map(|fix| fix.lines.clone()).collect(),
+            changed: fix.changes().into_iter().map(|(host, _)| host).collect(),
             what,
             seen: seen.clone(),
         }
@@ -83,13 +87,9 @@ impl FixRecord {
         !matches!(self.what, Outcome::Planned | Outcome::Skipped(_))
     }
 
-    /// Tells whether journals of hosts have something of it. Keys are installed without one.
-    pub(super) fn has_changed_hosts(&self) -> bool {
-        self.was_tried() && !self.hosts.is_empty() && self.id != id::SSH_AUTH
-    }
-
-    pub(super) fn hosts(&self) -> impl Iterator<Item = &str> {
-        self.hosts.iter().map(String::as_str)
+    /// Lists the hosts whose journals may have something of it. Keys are installed without one.
+    pub(super) fn changed_hosts(&self) -> impl Iterator<Item = &str> {
+        self.changed.iter().filter(|_| self.was_tried()).map(String::as_str)
     }
 
     fn place(&self) -> String {

@@ -23,7 +23,7 @@ kernel/hostname = gpu7\n
 kernel/osrelease = 6.1.0
 kernel/yama/ptrace_scope = 1
 vm/max_map_count = 65530
-net/core/rmem_max = 212992
+net/core/netdev_max_backlog = 1000
 net/ipv4/ip_local_port_range = 32768\t60999\n
 net/ipv4/ip_local_reserved_ports = 8080,30608-30623\n
 net/ipv4/conf/all/arp_ignore = 0
@@ -132,7 +132,7 @@ fn kernel_and_modules_are_read() {
         reserved_ports: vec![(8080, 8080), (30_608, 30_623)],
         max_map_count: Some(65530),
         ptrace_scope: Some(1),
-        receive_buffer_max: Some(212_992),
+        backlog_max: Some(1000),
         selinux_enforcing: true,
         distribution_ids: words("rocky rhel centos fedora"),
         ufw_enabled: true,
