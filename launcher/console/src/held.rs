@@ -56,7 +56,7 @@ fn first_held(pipes: Vec<File>) -> Option<usize> {
     let (count, (tell, told), (started, thread)) = (pipes.len(), channel(), channel());
     // The thread stays behind in the kernel at a pipe that is held. Without one nothing is known.
     let try_locks = move || {
-        drop(started.send(gettid()));
+        let _ = started.send(gettid());
         for pipe in pipes {
             let _ = ioctl_fionread(&pipe);
             if tell.send(()).is_err() {

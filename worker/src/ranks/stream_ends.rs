@@ -192,7 +192,9 @@ impl AsyncRead for OutputEnd {
             }
             let file = self.file.clone();
             self.reading = Some(POOL.call(move || {
-                turn.map(Turn::pause);
+                if let Some(turn) = turn {
+                    turn.pause();
+                }
                 file.read_part()
             }));
         }
