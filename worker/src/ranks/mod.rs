@@ -110,6 +110,8 @@ pub(crate) struct Ranks {
     waiting: Vec<(u32, RankSpec)>,
     /// Ranks that are about to start.
     due: VecDeque<RankSpec>,
+    /// Signals of the user that came meanwhile, in the order in which they came first.
+    held_signals: Vec<Signal>,
     /// No credit for standard input was granted yet.
     awaits_input: bool,
     /// Numbers on the node of all ranks, by which `setup` has their settings.
@@ -210,6 +212,7 @@ impl Ranks {
             setup,
             waiting: Vec::new(),
             due: VecDeque::new(),
+            held_signals: Vec::new(),
             awaits_input: true,
             local_ranks: job.ranks.iter().map(|spec| (spec.rank, spec.local_rank)).collect(),
             sessions: Sessions::new(to_launcher, context.workspace.clone()),
@@ -264,6 +267,7 @@ impl Ranks {
         if std::mem::take(&mut self.awaits_input) {
             self.stdin.grant_first_credit();
         }
+        self.pass_held_signals();
         self.mpi_checks = mpi_library::check_times(self.checks_for_mpi);
         self.advance();
     }
@@ -542,6 +546,8 @@ impl Ranks {
     /// Ends every rank and the processes that it started: with SIGTERM, and with SIGKILL after the
     /// grace period; or with SIGKILL immediately if `now` is set.
     pub(crate) fn end(&mut self, now: bool) {
+        // Those that run get what came before. The others never start.
+        self.pass_held_signals();
         match self.phase {
             Phase::Running if !now => self.terminate(self.kill_after),
             Phase::Running | Phase::Ending(_) if now => self.kill_all(),
@@ -593,9 +599,19 @@ impl Ranks {
         }
     }
 
-    /// Forwards a signal from the user to every rank.
-    pub(crate) fn forward_signal(&self, signal: i32) {
-        if let Ok(signal) = Signal::try_from(signal) {
+    /// Forwards a signal from the user to every rank: once the last has started, if some are starting.
+    pub(crate) fn forward_signal(&mut self, signal: i32) {
+        let Ok(signal) = Signal::try_from(signal) else { return };
+        if !self.held_signals.contains(&signal) {
+            self.held_signals.push(signal);
+        }
+        if !self.are_starting() {
+            self.pass_held_signals();
+        }
+    }
+
+    fn pass_held_signals(&mut self) {
+        for signal in std::mem::take(&mut self.held_signals) {
             self.running.iter().for_each(|&(_, pid)| processes::signal_rank(pid, signal));
         }
     }
