@@ -150,13 +150,18 @@ fn an_agent_that_is_killed_takes_its_ranks_along_and_the_others_say_so() {
     say(&ran, 2, "rank 1 on b is lost: its node is lost: ");
 }
 
+/// Returns a host's address.
+fn address(field: &Field, host: &str) -> String {
+    let shown = field.on(host, "ip -4 -o addr show dev eth0 primary scope global | head -1");
+    shown.split_whitespace().nth(3).unwrap().split('/').next().unwrap().to_owned()
+}
+
 #[test]
 fn a_network_that_is_cut_between_two_ranks_is_named() {
     let field = Field::new();
     let mut jobs = ELEMENTS.map(|elements| loses(&field, "a,b,c", NOBODY, elements).spawn());
     jobs.iter_mut().for_each(|job| job.wait_for_text("calls hold", 1));
-    let c = field.on("c", "ip -4 -o addr show dev eth0 primary scope global | head -1");
-    let c = c.split_whitespace().nth(3).unwrap().split('/').next().unwrap();
+    let c = address(&field, "c");
     let chain = |hook| format!("'{{ type filter hook {hook} priority 0; }}'");
     field.on(
         "b",
@@ -182,6 +187,32 @@ fn a_network_that_is_cut_between_two_ranks_is_named() {
         let named: usize = ranks.iter().map(|rank| ran.err().matches(rank).count()).sum();
         assert!(named >= 2, "{ran}");
     }
+}
+
+/// `nccl#1524`: an MTU of 9000, and a switch between that carries 1500. What is short arrives.
+#[test]
+fn a_host_that_gets_no_full_packets_is_not_said_to_be_down() {
+    let field = Field::new();
+    let c = address(&field, "c");
+    let mut job = loses(&field, "a,b,c", NOBODY, ELEMENTS[1]).spawn();
+    job.wait_for_text("calls hold", 1);
+    let rule = format!("ip saddr {c} meta length gt 1400 drop");
+    field.on(
+        "b",
+        &format!(
+            "nft add table inet cut && \
+             nft add chain inet cut in '{{ type filter hook input priority 0; }}' && \
+             nft add rule inet cut in {rule}"
+        ),
+    );
+    let _heal = Undo(|| {
+        field.on("b", "nft delete table inet cut");
+        Ok::<(), String>(())
+    });
+    let ran = job.finish_first();
+    ran.ended_with(1);
+    ran.says(&["rank 1 on b is lost: its host answers, but data has not reached it for 1"]);
+    ran.says(&["rlaunch doctor -H"]).keeps_quiet_about(&["it is down"]);
 }
 
 #[test]

@@ -436,6 +436,21 @@ fn what_cannot_be_meant_is_said_before_any_host_is_reached() {
     field.rlaunch("copy").run().hints("rlaunch push -H HOSTS FILE");
 }
 
+#[test]
+fn what_the_kernel_makes_is_refused() {
+    let field = Field::new();
+    let _place = field.scratch(&["a"], PLACE);
+    let directory = launch_directory();
+    let said = "the kernel makes /proc/version when it is read";
+    for (verb, source) in
+        [("push", format!("/proc/version:{PLACE}")), ("fetch", "/proc/version".to_owned())]
+    {
+        let run = field.rlaunch(&format!("{verb} -H a {source}"));
+        let ran = run.in_directory(directory.path()).run();
+        ran.ended_with(203).says(&[said]).hints("cat /proc/version");
+    }
+}
+
 /// Programs of other users do not read what is copied, even while it arrives.
 #[test]
 fn an_ordinary_user_copies_its_own_files() {

@@ -97,6 +97,20 @@ fn a_job_that_cannot_start_says_why() {
 }
 
 #[test]
+fn the_last_lines_of_a_job_that_restarts_are_counted_once() {
+    let (field, state) = (Field::new(), State::new());
+    let name = state.start(&field, "-H a --max-restarts 2", "echo a; echo b; exit 3");
+    let (_, logs) = state.end(&field, &name);
+    let lines = |ran: &Outcome| ran.out().lines().count() + ran.err().lines().count();
+    let all = lines(&logs);
+    assert_eq!(logs.sorted(), ["a", "a", "a", "b", "b", "b"], "{logs}");
+    for most in [1, 3, all - 1, all + 100] {
+        let last = state.ask(&field, &format!("logs -n {most} {name}"));
+        assert_eq!(lines(&last), most.min(all), "{last}");
+    }
+}
+
+#[test]
 fn a_job_whose_name_cannot_be_written_is_named_by_the_error() {
     let (field, state) = (Field::new(), State::new());
     let mut command = state.rlaunch(&field, "-d -H a").sh("exec sleep 1000").command();

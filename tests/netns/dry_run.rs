@@ -56,6 +56,9 @@ fn a_picture_of_the_placement_is_alone_on_stdout() {
     for text in ["\nrank 0 · ", "\nrank 2 · ", "\nranks 0-1\n", "\neth0\n"] {
         assert!(out.contains(text), "no {text}: {ran}");
     }
+    for text in ["\ndown\n", "\nlo\n"] {
+        assert!(!out.contains(text), "{text}: {ran}");
+    }
 }
 
 #[test]

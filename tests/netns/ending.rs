@@ -157,6 +157,27 @@ fn other_signals_reach_the_ranks() {
     assert_eq!(ran.succeeded().out().matches("two\n").count(), 3, "{ran}");
 }
 
+/// A host starts many ranks in turns, between which it hears signals. A rank that gets one before it has its trap dies of it.
+#[test]
+fn a_signal_that_comes_while_ranks_start_reaches_all_of_them() {
+    const RANKS: usize = 120;
+    let field = Field::new();
+    let script = "trap 'echo told' USR1; echo up; while :; do sleep 1000 & wait $!; done";
+    let run = field.rlaunch(&format!("-H a:{RANKS}")).within(2 * BOUND);
+    let mut running = run.sh(script).spawn();
+    running.wait_for_text("up\n", 1);
+    running.signal(Signal::SIGUSR1);
+    field.wait_for("all ranks to be told, or one to die of it", || {
+        running.has_ended() || running.out().matches("told\n").count() == RANKS
+    });
+    if running.has_ended() {
+        running.finish_first().ended_with(138);
+    } else {
+        running.signal(Signal::SIGTERM);
+        running.finish().ended_with(143);
+    }
+}
+
 /// Such a program blocks the signal and has no handler; the shell above it would die of it.
 #[test]
 fn a_signal_reaches_the_program_that_waits_for_it() {

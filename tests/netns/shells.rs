@@ -116,3 +116,27 @@ fn a_bashrc_that_sleeps_and_ones_that_end_the_matter() {
     ran.keeps_quiet_about(&["  d: "]);
     other.finish().refused(202, &["e: no hello from the agent within 8 s"]);
 }
+
+/// Where the server passes on no signals, as OpenSSH before 9.8 for root, the shell stays, and a second command would hang as
+/// well. The hint has what finds and ends it.
+#[test]
+fn a_shell_that_hangs_is_ended_or_named() {
+    let field = Field::new();
+    let _hangs = of_root(&field, "b", ".bashrc", "sleep 1000\n");
+    let ran = field.rlaunch("-H b hostname").within(SILENCE).spawn().finish_first();
+    ran.refused(202, &["b: no "]);
+    let list = "ps -eo pid,etime,args | grep '[-]c .*rlaunch'";
+    let shells = field.on("b", &format!("{list} | grep -v grep || true"));
+    if shells.is_empty() {
+        ran.keeps_quiet_about(&["may run on there"]);
+    } else {
+        ran.says(&["may run on there"]).hints(list).hints("kill -KILL -PID");
+    }
+    for shell in shells.lines().filter_map(|line| line.split_whitespace().next()) {
+        field.on("b", &format!("kill -KILL -{shell}"));
+    }
+    command::wait_until(SILENCE, "the end of what the shell has started", || {
+        Ok(field.on("b", "pgrep -x sleep || true").is_empty())
+    })
+    .unwrap();
+}

@@ -7,7 +7,7 @@ use rlaunch_engine::run::show::{offline, program_lines};
 use rlaunch_plan::hosts::{Host, HostSet, SlotsBy};
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::options::DryRun;
-use rlaunch_plan::map::{MapBy, RankMap};
+use rlaunch_plan::map::{MapBy, RankMap, placement_line};
 use rlaunch_text::exit::Exit;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -332,4 +332,23 @@ fn mistakes_are_those_of_a_job() {
     );
     let words = ["rlaunch", "--dry-run=online", "-H", "a", "true"];
     assert!(parse_job(line(&words)).is_err());
+}
+
+/// What a job says of its hosts and ranks before it starts stands in the transcripts, and nothing else does.
+#[test]
+fn jobs_of_the_readme_say_what_stands_there() {
+    let readme = include_str!("../../../README.md");
+    let mut lines = readme.lines();
+    let mut jobs = 0;
+    while let Some(line) = lines.next() {
+        let Some(typed) = line.strip_prefix("    $ rlaunch -") else { continue };
+        // The file of the page is not here.
+        let typed = format!("rlaunch -{}", typed.replace("--copy train.py ", ""));
+        let job = lowered(words(&typed).into_iter().map(OsString::from_vec).collect());
+        let says = placement_line(&job.map_ranks().unwrap(), job.map_by, job.oversubscribe);
+        let mut shown = lines.by_ref().map(str::trim_start).take_while(|line| !line.is_empty());
+        assert_eq!(says.is_some(), shown.any(|line| line.starts_with("placement: ")), "{typed}");
+        jobs += 1;
+    }
+    assert!(jobs > 2, "{jobs}");
 }

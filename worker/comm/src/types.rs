@@ -173,9 +173,21 @@ pub enum LinkError {
     /// the path and the symptom.
     #[error("{0}")]
     LinkDown(String),
-    /// The peer's kernel has acknowledged no data for this long.
+    /// The peer's host has answered nothing for this long.
     #[error("its host has not answered for {} s: it is down, or the network to it is cut", .0.as_secs())]
     Silent(Duration),
+    /// The peer's host has acknowledged no data for this long, and yet answers who opens a connection.
+    #[error(
+        "its host answers, but data has not reached it for {} s: the network between drops full packets ({segment} bytes \
+         of data each), or a firewall drops this connection; `rlaunch doctor -H` with both hosts tells",
+        silent.as_secs()
+    )]
+    Unacknowledged {
+        /// Time without any acknowledgement.
+        silent: Duration,
+        /// Bytes of data in a full packet.
+        segment: u32,
+    },
     /// This rank cancelled a message to or from the peer while the message was being transferred.
     #[error("a message to it was cancelled after part of it had been sent")]
     PartlySent,

@@ -95,6 +95,8 @@ impl Ranks {
     /// Ends every rank and the processes that it started: with SIGTERM, and with SIGKILL after the
     /// grace period; or with SIGKILL immediately if `now` is set.
     pub(crate) fn end(&mut self, now: bool) {
+        // Those that run get what came before. The others never start.
+        self.pass_held_signals();
         match self.phase {
             Phase::Running if !now => self.terminate(self.kill_after),
             Phase::Running | Phase::Ending(_) if now => self.kill_all(),

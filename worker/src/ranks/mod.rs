@@ -94,6 +94,8 @@ pub(crate) struct Ranks {
     waiting: Vec<(u32, RankSpec)>,
     /// Ranks that are about to start.
     due: VecDeque<RankSpec>,
+    /// Signals of the user that came meanwhile, in the order in which they came first.
+    held_signals: Vec<Signal>,
     /// No credit for standard input was granted yet.
     awaits_input: bool,
     /// Numbers on the node of all ranks, by which `setup` has their settings.
@@ -278,9 +280,19 @@ impl Ranks {
         found.collect()
     }
 
-    /// Forwards a signal from the user to every rank.
-    pub(crate) fn forward_signal(&self, signal: i32) {
-        if let Ok(signal) = Signal::try_from(signal) {
+    /// Forwards a signal from the user to every rank: once the last has started, if some are starting.
+    pub(crate) fn forward_signal(&mut self, signal: i32) {
+        let Ok(signal) = Signal::try_from(signal) else { return };
+        if !self.held_signals.contains(&signal) {
+            self.held_signals.push(signal);
+        }
+        if !self.are_starting() {
+            self.pass_held_signals();
+        }
+    }
+
+    pub(super) fn pass_held_signals(&mut self) {
+        for signal in std::mem::take(&mut self.held_signals) {
             self.running.iter().for_each(|&(_, pid)| processes::signal_rank(pid, signal));
         }
     }

@@ -64,6 +64,7 @@ impl Ranks {
             setup,
             waiting: Vec::new(),
             due: VecDeque::new(),
+            held_signals: Vec::new(),
             awaits_input: true,
             local_ranks: job.ranks.iter().map(|spec| (spec.rank, spec.local_rank)).collect(),
             sessions: Sessions::new(to_launcher, context.workspace.clone()),
@@ -118,6 +119,7 @@ impl Ranks {
         if std::mem::take(&mut self.awaits_input) {
             self.stdin.grant_first_credit();
         }
+        self.pass_held_signals();
         self.mpi_checks = mpi_library::check_times(self.checks_for_mpi);
         self.advance();
     }

@@ -203,8 +203,8 @@ impl AgentChannel {
     }
 
     /// Ends the command, as [`abandon`] does.
-    pub(crate) async fn abandon(&mut self) {
-        abandon(&mut self.reader, &mut self.writer).await;
+    pub(crate) async fn abandon(&mut self) -> Abandoned {
+        abandon(&mut self.reader, &mut self.writer).await
     }
 }
 
@@ -217,12 +217,23 @@ pub(crate) async fn finish(reader: &mut AgentReader, writer: &mut AgentWriter) {
     let _ = tokio::time::timeout(EXIT_TIMEOUT, ends).await;
 }
 
+/// What is known of a command that was abandoned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Abandoned {
+    /// It has ended, or this machine ends it.
+    Ended,
+    /// No server has said that it has ended.
+    MayRun,
+}
+
 /// Ends a command on a host that is waited for no longer, and waits for its end. A shell whose start-up file hangs does not
-/// notice that its client has gone. It stays where the server passes on no signals, as OpenSSH before 9.8 for root.
-pub(crate) async fn abandon(reader: &mut AgentReader, writer: &mut AgentWriter) {
+/// notice that its client has gone: without a terminal, OpenSSH sends it nothing when its channel closes. It stays where the
+/// server passes on no signals, as OpenSSH before 9.8 for root, and any for forced commands. A second command would hang in
+/// the same file.
+pub(crate) async fn abandon(reader: &mut AgentReader, writer: &mut AgentWriter) -> Abandoned {
     #[cfg(test)]
     if matches!(reader, AgentReader::Stream(_)) {
-        return;
+        return Abandoned::Ended;
     }
     for signal in [None, Some(Sig::TERM), Some(Sig::KILL)] {
         let ends = async {
@@ -235,9 +246,10 @@ pub(crate) async fn abandon(reader: &mut AgentReader, writer: &mut AgentWriter) 
         let ended = tokio::time::timeout(ABANDON_TIMEOUT, ends).await.is_ok();
         // A process here gets SIGTERM when its reader is dropped, and so does a step with its last reader.
         if ended || matches!(reader, AgentReader::Local(_) | AgentReader::Step(_)) {
-            return;
+            return Abandoned::Ended;
         }
     }
+    Abandoned::MayRun
 }
 
 impl AgentReader {
@@ -460,6 +472,10 @@ impl AgentWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use russh::keys::ssh_key::private::Ed25519Keypair;
+    use russh::keys::{PrivateKey, PublicKeyOrCertificate};
+    use russh::server::{self, Auth, ChannelOpenHandle, Session};
+    use russh::{ChannelId, client};
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
@@ -482,6 +498,88 @@ mod tests {
                 said.extend_from_slice(&words);
             }
             assert_eq!(String::from_utf8(said).unwrap(), "cannot fork\n");
+        }
+    }
+
+    /// Server whose commands end by this signal alone, and by none if it passes on no signals.
+    struct Server {
+        ends_by: Option<Sig>,
+        channels: Vec<Channel<server::Msg>>,
+    }
+
+    impl server::Handler for Server {
+        type Error = russh::Error;
+
+        async fn auth_none(&mut self, _user: &str) -> Result<Auth, russh::Error> {
+            Ok(Auth::Accept)
+        }
+
+        async fn channel_open_session(
+            &mut self,
+            channel: Channel<server::Msg>,
+            reply: ChannelOpenHandle,
+            _session: &mut Session,
+        ) -> Result<(), russh::Error> {
+            self.channels.push(channel);
+            reply.accept().await;
+            Ok(())
+        }
+
+        async fn exec_request(
+            &mut self,
+            channel: ChannelId,
+            _line: &[u8],
+            session: &mut Session,
+        ) -> Result<(), russh::Error> {
+            session.channel_success(channel)
+        }
+
+        async fn signal(
+            &mut self,
+            channel: ChannelId,
+            signal: Sig,
+            session: &mut Session,
+        ) -> Result<(), russh::Error> {
+            let ends = |by: &Sig| format!("{by:?}") == format!("{signal:?}");
+            if self.ends_by.as_ref().is_some_and(ends) { session.close(channel) } else { Ok(()) }
+        }
+    }
+
+    struct Client;
+
+    impl client::Handler for Client {
+        type Error = russh::Error;
+
+        async fn check_server_key(
+            &mut self,
+            _key: &PublicKeyOrCertificate,
+        ) -> Result<bool, russh::Error> {
+            Ok(true)
+        }
+    }
+
+    async fn abandoned(ends_by: Option<Sig>) -> Abandoned {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let key = PrivateKey::from(Ed25519Keypair::from_seed(&[7; 32]));
+        let serving = server::Config { keys: vec![key], ..server::Config::default() };
+        let server = Server { ends_by, channels: Vec::new() };
+        tokio::spawn(async move { server::run_stream(serving.into(), far, server).await?.await });
+        let config = client::Config::default().into();
+        let mut handle = client::connect_stream(config, near, Client).await.unwrap();
+        assert!(handle.authenticate_none("me").await.unwrap().success());
+        let channel = handle.channel_open_session().await.unwrap();
+        channel.exec(true, "sleep 1000").await.unwrap();
+        AgentChannel::over_ssh(channel, CommandStatus::default()).abandon().await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_command_that_no_server_ends_may_run_on() {
+        for (ends_by, expected) in [
+            (Some(Sig::TERM), Abandoned::Ended),
+            (Some(Sig::KILL), Abandoned::Ended),
+            (None, Abandoned::MayRun),
+        ] {
+            assert_eq!(abandoned(ends_by.clone()).await, expected, "{ends_by:?}");
         }
     }
 }

@@ -39,8 +39,8 @@ use crate::run::live::LiveStatus;
 use crate::run::output::line_arbiter::Chunk;
 use crate::run::output::outlet::{Outlet, Patience, Watch};
 use crate::run::output::store::OutputStore;
-use crate::run::output::transcript::Tails;
-use crate::run::output::writer::WriterThread;
+use crate::run::output::transcript::{SharedTails, Tails};
+use crate::run::output::writer::{LastLines, WriterThread};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
 use rlaunch_console::messages;
@@ -186,7 +186,7 @@ impl OutputSender {
 }
 
 /// Result of writing all output.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Written {
     /// Last lines that each rank wrote to stderr or, if `merged`, to the only stream.
     pub tails: Tails,
@@ -200,6 +200,8 @@ pub struct Written {
     pub incomplete: Option<Failed>,
     /// Error that left stdout or stderr incomplete, unless their reader has gone.
     pub unwritten: Option<Failed>,
+    /// The last lines, which are not written yet; `None` if all were to be.
+    last: Option<LastLines>,
 }
 
 /// Handle of the writing thread.
@@ -287,8 +289,14 @@ pub fn start(config: OutputConfig, OutputReceiver(items): OutputReceiver) -> Out
         Stdio::Stdout | Stdio::Stderr | Stdio::Nowhere => None,
     };
     let (items, (result, written)) = (Arc::new(Mutex::new(items)), mpsc::unbounded_channel());
-    let successor = Successor { config: config.of_successor(), items: items.clone(), result };
-    let writer = WriterThread::new(config, gone);
+    let tails = SharedTails::default();
+    let successor = Successor {
+        config: config.of_successor(),
+        tails: tails.clone(),
+        items: items.clone(),
+        result,
+    };
+    let writer = WriterThread::new(config, tails, gone);
     let outlets = writer.outlets();
     let thread = spawn_writer(writer, items, successor.result.clone());
     OutputWriter {
@@ -316,6 +324,8 @@ fn spawn_writer(
 /// Parts for another thread, if the writing one can go on no more.
 struct Successor {
     config: OutputConfig,
+    /// Those of the other thread.
+    tails: SharedTails,
     items: SharedItems,
     result: mpsc::UnboundedSender<Written>,
 }
@@ -328,7 +338,7 @@ impl Successor {
         // What the other thread has not paid back is not paid any more.
         let window = window(self.config.credit.len());
         self.config.credit.iter().for_each(|node| node.grant(window));
-        let writer = WriterThread::new(self.config, oneshot::channel().0);
+        let writer = WriterThread::new(self.config, self.tails, oneshot::channel().0);
         drop(spawn_writer(writer, self.items, self.result));
     }
 }
@@ -445,6 +455,7 @@ mod tests {
             status: LiveStatus::new(),
         };
         let mut output = start(config, receiver);
+        sender.push((NodeId(0), (Rank(1), Stream::Stderr)), None, b"before\n".to_vec(), None);
         // More than pipe and socket hold.
         let (line, flood) = ([vec![b'x'; MAX_OUTPUT - 1], b"\n".to_vec()].concat(), 128);
         for _ in 0..flood {
@@ -454,7 +465,7 @@ mod tests {
         output.limit_readers(Duration::ZERO);
         drop(sender);
         let written = output.finish().await;
-        assert_eq!(written.tails.lines(Rank(1)), ["why"]);
+        assert_eq!(written.tails.lines(Rank(1)), ["before", "why"]);
         assert!(transcript.take().left_out_bytes > 0);
         let mut frames = FrameReader::default();
         while let Ok((frame, _)) = granted.high_priority.try_recv() {

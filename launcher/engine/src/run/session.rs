@@ -341,6 +341,7 @@ mod tests {
     use crate::connect::channel::AgentChannel;
     use crate::connect::outbox::{Outbox, UNREAD};
     use crate::run::output;
+    use rlaunch_bootstrap::job::ExitStatus;
     use rlaunch_bootstrap::protocol::control::Stream;
     use std::pin::pin;
     use std::task::{Context, Waker};
@@ -403,6 +404,16 @@ mod tests {
             FromAgent::Output { rank, stream: Stream::Stderr, stamp: None, data: Vec::new() },
             FromAgent::Started { rank, pid: 1 },
             FromAgent::RankEvent { rank, text: "x".into() },
+            FromAgent::RankError { rank, content: vec![b'x'] },
+            FromAgent::Exited {
+                rank,
+                pid: 1,
+                status: ExitStatus::Code(3),
+                out_of_memory: false,
+                unfinalized: false,
+                by_itself: true,
+                at_us: 1,
+            },
             FromAgent::Aborted { by: Some(rank), text: "x".into(), code: None },
         ] {
             let taken = async |ranks: &[Rank]| {

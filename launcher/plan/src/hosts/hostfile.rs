@@ -6,8 +6,10 @@
 
 use super::{Host, HostSet, SlotsBy};
 use rlaunch_text::text;
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// Maximum size of a host file, in bytes.
 const MAX_BYTES: u64 = 4 << 20;
@@ -56,8 +58,26 @@ pub fn read_rewritten(
     if hosts.is_empty() { Err(HostfileError::Empty { path: path.to_owned() }) } else { Ok(hosts) }
 }
 
+/// Texts of what can be read only once, as pipes can: `--hostfile <(command)`. The check of a command line, that of
+/// `--preflight full` and the job each ask for the hosts.
+static READ_ONCE: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
+
 /// Reads a file of at most 4 MiB.
 pub(crate) fn read_text(path: &Path) -> Result<String, HostfileError> {
+    // A named pipe would be waited for again when it is opened.
+    if std::fs::metadata(path).map_or(true, |about| about.is_file()) {
+        return read_file(path);
+    }
+    let mut texts = READ_ONCE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(text) = texts.get(path) {
+        return Ok(text.clone());
+    }
+    let text = read_file(path)?;
+    texts.insert(path.to_owned(), text.clone());
+    Ok(text)
+}
+
+fn read_file(path: &Path) -> Result<String, HostfileError> {
     let failed = |source| HostfileError::Read { path: path.to_owned(), source };
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(failed)?;
@@ -126,6 +146,8 @@ pub fn write(hosts: &[Host]) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
 
     fn listed(text: &str) -> Result<Vec<String>, (usize, String)> {
         let hosts = parse(text)?;
@@ -201,6 +223,17 @@ mod tests {
             let Err(HostfileError::Read { source, .. }) = read(&path) else { panic!("{text:?}") };
             assert!(source.to_string().contains("UTF-16"), "{source}");
         }
+    }
+
+    #[test]
+    fn a_pipe_is_read_once_for_all_who_ask() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(b"a slots=2\nb\n").unwrap();
+        drop(writer);
+        let path = PathBuf::from(format!("/proc/self/fd/{}", reader.as_raw_fd()));
+        let first = read(&path).unwrap();
+        assert_eq!(first.iter().map(|host| &*host.name).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(read(&path).unwrap(), first);
     }
 
     proptest! {

@@ -2,7 +2,8 @@
 //!
 //! A [`Walk`] only looks at names and metadata; [`super::manifest`] reads files. Links are copied as
 //! links, and never followed below the directory. Sockets, pipes and devices are left out, and so are
-//! files that an unfinished copy has left.
+//! files that an unfinished copy has left, and those of /proc and the like, whose content the kernel makes when they are
+//! read: they have no size before.
 
 pub mod hub;
 
@@ -16,6 +17,7 @@ use std::ffi::OsStr;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -51,7 +53,7 @@ pub struct Walk {
     top: Option<Meta>,
     /// In the order of a manifest.
     pub entries: Vec<Found>,
-    /// Sockets, pipes and devices, which are not copied.
+    /// Sockets, pipes, devices and files that the kernel makes, which are not copied.
     pub left_out: Vec<RelativePath>,
 }
 
@@ -79,6 +81,8 @@ pub enum WalkError {
     Read { path: PathBuf, cause: io::Error },
     #[error("{} is neither a file nor a directory", path.display())]
     Special { path: PathBuf },
+    #[error("the kernel makes {} when it is read, so there is no file to copy", path.display())]
+    Kernel { path: PathBuf },
     #[error("{} is too long a path", path.display())]
     Path { path: PathBuf },
     #[error("git is not installed")]
@@ -137,6 +141,9 @@ pub fn walk(root: &Path, how: &How) -> Result<Walk, WalkError> {
         }
         metadata => metadata.map_err(|cause| read_error(root, cause))?,
     };
+    if is_of_kernel(root) {
+        return Err(WalkError::Kernel { path: root.to_owned() });
+    }
     if metadata.is_file() {
         return one_file(root, &metadata);
     }
@@ -173,6 +180,8 @@ pub(super) struct Collected {
     left_out: Vec<RelativePath>,
     /// What has been added or looked at, and whether it is a directory.
     seen: HashMap<Vec<u8>, bool>,
+    /// Devices on which files were found, and whether the kernel makes them.
+    of_kernel: HashMap<u64, bool>,
 }
 
 impl Collected {
@@ -183,6 +192,7 @@ impl Collected {
             entries: Vec::new(),
             left_out: Vec::new(),
             seen: HashMap::new(),
+            of_kernel: HashMap::new(),
         }
     }
 
@@ -246,6 +256,10 @@ impl Collected {
         Ok(is_directory)
     }
 
+    fn is_of_kernel(&mut self, place: &Path, metadata: &Metadata) -> bool {
+        *self.of_kernel.entry(metadata.dev()).or_insert_with(|| is_of_kernel(place))
+    }
+
     fn add_found(
         &mut self,
         place: &Path,
@@ -262,7 +276,7 @@ impl Collected {
                 Err(cause) if is_gone(&cause) => return Ok(false),
                 Err(cause) => return Err(read_error(place, cause)),
             }
-        } else if !file_type.is_file() {
+        } else if !file_type.is_file() || self.is_of_kernel(place, metadata) {
             self.left_out.push(path);
             return Ok(false);
         } else {
@@ -271,6 +285,20 @@ impl Collected {
         self.entries.push(Found { path, meta: Meta::of(metadata), kind });
         Ok(file_type.is_dir())
     }
+}
+
+/// Tells whether a path is in a file system whose files the kernel makes when they are read.
+fn is_of_kernel(place: &Path) -> bool {
+    const PROC: i64 = 0x9fa0;
+    const SYS: i64 = 0x6265_6572;
+    const CGROUP: i64 = 0x27_e0eb;
+    const CGROUP2: i64 = 0x6367_7270;
+    const DEBUG: i64 = 0x6462_6720;
+    const TRACE: i64 = 0x7472_6163;
+    const SECURITY: i64 = 0x7363_6673;
+    const CONFIG: i64 = 0x6265_6570;
+    let all = [PROC, SYS, CGROUP, CGROUP2, DEBUG, TRACE, SECURITY, CONFIG];
+    rustix::fs::statfs(place).is_ok_and(|about| all.contains(&about.f_type))
 }
 
 /// Adds everything below a directory, which has been added.

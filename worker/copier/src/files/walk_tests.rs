@@ -66,6 +66,22 @@ fn what_is_no_file_is_left_out_and_told() {
 }
 
 #[test]
+fn what_the_kernel_makes_is_no_file() {
+    for path in ["/proc/self/status", "/proc/sys/kernel"] {
+        let error = walk(Path::new(path), &How::All).unwrap_err();
+        let expected =
+            format!("the kernel makes {path} when it is read, so there is no file to copy");
+        assert_eq!(error.to_string(), expected);
+    }
+    // Where such a file system is mounted below what is copied.
+    let mut collected = Collected::new(Path::new("/"), Meta::of(&fs::metadata("/").unwrap()));
+    assert!(!collected.add_with_parents(b"proc/version").unwrap());
+    let walk = collected.into_walk();
+    assert_eq!(names(&walk), ["proc"]);
+    assert_eq!(walk.left_out, [RelativePath::new("proc/version").unwrap()]);
+}
+
+#[test]
 fn names_need_not_be_text() {
     let root = tree(&[]);
     let name = OsStr::from_bytes(b"\xff\n\x01");

@@ -149,7 +149,8 @@ pub(super) fn look(
         }?;
         let left_out = looked.walk.left_out.len();
         if left_out > 0 {
-            me.note(format!("{left_out} sockets, pipes or devices below {path} are not copied"));
+            let what = "sockets, pipes, devices or files of the kernel";
+            me.note(format!("{left_out} {what} below {path} are not copied"));
         }
         Ok(looked)
     };

@@ -135,6 +135,12 @@ impl RoleError {
         match self {
             RoleError::Link(error) => error.hint(),
             RoleError::Walk(WalkError::Hub(error)) => Some(error.hint()),
+            RoleError::Walk(WalkError::Kernel { path }) => {
+                let path = path.display();
+                Some(format!(
+                    "`cat {path} >FILE` makes a file of it; of many hosts: rlaunch --output-dir DIR -H HOSTS cat {path}"
+                ))
+            }
             RoleError::Original(error) => error.hint(),
             RoleError::Stage(error) => error.hint(),
             RoleError::Engine(error) => error.hint(),

@@ -41,7 +41,7 @@ pub(super) fn read(root: &Root) -> Vec<Netdev> {
     netdevs
 }
 
-/// Reads the names and addresses of interfaces that have an address, and nothing else.
+/// Reads the names and addresses of interfaces that have an address, which of them is loopback, and which can send.
 pub(super) fn read_addressed(root: &Root) -> Vec<Netdev> {
     let mut netdevs: Vec<Netdev> = Vec::new();
     for (name, address, prefix) in read_addresses(root) {
@@ -49,9 +49,15 @@ pub(super) fn read_addressed(root: &Root) -> Vec<Netdev> {
             Some(netdev) => netdev.addresses.push((address, prefix)),
             None => {
                 let addresses = vec![(address, prefix)];
-                netdevs.push(Netdev { name, addresses, ..Netdev::default() });
+                let running = is_running(root, &name);
+                netdevs.push(Netdev { name, addresses, running, ..Netdev::default() });
             }
         }
+    }
+    let is_loopback =
+        |netdev: &&mut Netdev| netdev.addresses.iter().any(|(address, _)| address.is_loopback());
+    for netdev in netdevs.iter_mut().filter(is_loopback) {
+        netdev.kind = NetdevKind::Loopback;
     }
     netdevs
 }

@@ -4,7 +4,7 @@
 use super::callback::Callbacks;
 use super::install::InstalledAgent;
 use super::{DeployError, MAX_ANSWER};
-use crate::connect::channel::{AgentCallback, AgentChannel, Incoming};
+use crate::connect::channel::{Abandoned, AgentCallback, AgentChannel, Incoming};
 use crate::connect::connector::{AgentLocation, HELLO_TIMEOUT, SAYS, StartedContainer};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::NodeFacts;
@@ -94,10 +94,7 @@ pub(super) async fn await_hello(
     let first = Deadline::after(timeout).wait(HELLO, first).await;
     let first = match first.map_err(|late| output.silent(late)).flatten() {
         Ok(first) => first,
-        Err(error) => {
-            channel.abandon().await;
-            return Err(error);
-        }
+        Err(error) => return Err(error.with_shell(channel.abandon().await)),
     };
     let (mut channel, hello) = match (first, callback) {
         (FirstOutput::Hello(hello), _) => (channel, hello),
@@ -206,7 +203,7 @@ impl HelloReader {
     }
 
     fn silent(&self, late: Late) -> DeployError {
-        DeployError::Silent { words: self.text(), late }
+        DeployError::Silent { words: self.text(), late, shell: Abandoned::Ended }
     }
 
     fn text(&self) -> String {
@@ -229,10 +226,7 @@ impl CallbackContext<'_> {
         match hello.map_err(|late| output.silent(late)).flatten() {
             Ok(Some(hello)) => Ok((channel, hello)),
             Ok(None) => Err(DeployError::NoStart(output.text())),
-            Err(error) => {
-                channel.abandon().await;
-                Err(error)
-            }
+            Err(error) => Err(error.with_shell(channel.abandon().await)),
         }
     }
 
@@ -264,10 +258,7 @@ impl CallbackContext<'_> {
             Ok(Err(Some(tried))) => Err(self.no_callback(tried)),
             // The agent ended before it connected.
             Ok(Err(None)) => Err(DeployError::NoStart(output.text())),
-            Err(late) => {
-                channel.abandon().await;
-                Err(output.silent(late))
-            }
+            Err(late) => Err(output.silent(late).with_shell(channel.abandon().await)),
         }
     }
 

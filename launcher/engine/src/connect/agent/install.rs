@@ -134,7 +134,7 @@ impl Installer<'_> {
         self.by_fetching(channel, file, host, &mut deadline).await
     }
 
-    /// Installs through stdin. No shell is left when this returns.
+    /// Installs through stdin. No shell is left when this returns, or the error says so.
     async fn by_stdin(
         &self,
         channel: AgentChannel,
@@ -143,11 +143,12 @@ impl Installer<'_> {
         let AgentChannel { reader, mut writer } = channel;
         let mut replies = InstallerReplies::new(reader);
         let installed = self.follow_installer(&mut writer, &mut replies, deadline).await;
-        match installed {
-            Ok(StdinInstall::Installed(_)) => finish(&mut replies.reader, &mut writer).await,
-            _ => abandon(&mut replies.reader, &mut writer).await,
+        if let Ok(StdinInstall::Installed(_)) = installed {
+            finish(&mut replies.reader, &mut writer).await;
+            return installed;
         }
-        installed
+        let shell = abandon(&mut replies.reader, &mut writer).await;
+        installed.map_err(|error| error.with_shell(shell))
     }
 
     /// Answers the installer's lines until the agent is installed, as this file's head describes. May leave the shell
@@ -219,7 +220,9 @@ impl Installer<'_> {
         let reply = replies.next_reply_within(deadline, TRANSFER).await;
         match reply {
             Ok(_) => finish(&mut replies.reader, &mut writer).await,
-            Err(_) => abandon(&mut replies.reader, &mut writer).await,
+            Err(_) => {
+                abandon(&mut replies.reader, &mut writer).await;
+            }
         }
         self.fetched(file, reply?, host)
     }

@@ -19,6 +19,7 @@ pub mod library;
 pub mod pack;
 pub mod store;
 
+use crate::connect::channel::Abandoned;
 use crate::connect::connector::{ConnectError, HostConnection, quoted_output};
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::protocol::control::{FrameError, NO_PROC, PROTOCOL_VERSION};
@@ -49,8 +50,8 @@ pub enum DeployError {
     NoFetch { cause: String, from: Option<IpAddr>, ports: PortRange },
     #[error("cannot reach the launcher at {tried}, and its shell has no stdin")]
     NoCallback { tried: String, from: Option<IpAddr>, ports: PortRange },
-    #[error("{late}{}", quoted_output(words))]
-    Silent { words: String, late: Late },
+    #[error("{late}{}{}", of_shell(*shell), quoted_output(words))]
+    Silent { words: String, late: Late, shell: Abandoned },
     #[error("its login shell sends stdout to stderr")]
     Misdirected,
     #[error("cannot install the agent: {0}; the connection stalls, or the host does")]
@@ -85,7 +86,7 @@ impl DeployError {
     #[must_use]
     pub fn explained(self, connection: &HostConnection) -> DeployError {
         let known = match &self {
-            DeployError::Silent { words, late } => {
+            DeployError::Silent { words, late, .. } => {
                 let explained = connection.explain(words, false);
                 explained.or_else(|| connection.engine_silence(*late, words))
             }
@@ -96,6 +97,14 @@ impl DeployError {
             _ => None,
         };
         known.map_or(self, DeployError::Connect)
+    }
+
+    /// Adds to the error of a silence what is known of the shell, which was told to end since.
+    fn with_shell(mut self, abandoned: Abandoned) -> DeployError {
+        if let DeployError::Silent { shell, .. } = &mut self {
+            *shell = abandoned;
+        }
+        self
     }
 
     /// Returns advice for the user; `host` is the host's name in it.
@@ -143,11 +152,7 @@ impl DeployError {
                      or take another account: -H ACCOUNT@{host}"
                 ))
             }
-            DeployError::Silent { .. } => Some(format!(
-                "`ssh {host} echo hello` should print just that, and end; a start-up file there, as \
-                 ~/.bashrc, that starts another shell, waits for something or sends stdout elsewhere \
-                 (`exec >FILE`) keeps it from that"
-            )),
+            DeployError::Silent { shell, .. } => Some(silence_hint(host, *shell)),
             DeployError::Misdirected => Some(format!(
                 "`ssh {host} echo hello 2>/dev/null` should print hello: a start-up file there, as \
                  ~/.bashrc, has a line like `exec 1>&2`, which is for terminals alone:\n  \
@@ -162,6 +167,31 @@ impl DeployError {
             DeployError::Version { .. } => Some("--agent names an agent of another build".into()),
             DeployError::System { .. } | DeployError::Wire(_) => None,
         }
+    }
+}
+
+/// Returns the part of a sentence on a shell that was told to end.
+fn of_shell(abandoned: Abandoned) -> &'static str {
+    match abandoned {
+        Abandoned::Ended => "",
+        Abandoned::MayRun => "; its shell was told to end, has not answered, and may run on there",
+    }
+}
+
+/// Returns advice on a shell that has not come to its command.
+fn silence_hint(host: &str, shell: Abandoned) -> String {
+    let why = format!(
+        "`ssh {host} echo hello` should print just that, and end; a start-up file there, as ~/.bashrc, \
+         that starts another shell, waits for something or sends stdout elsewhere (`exec >FILE`) keeps \
+         it from that"
+    );
+    match shell {
+        Abandoned::Ended => why,
+        // The first process of a session of sshd is the leader of its group.
+        Abandoned::MayRun => format!(
+            "{why}\non {host}, `ps -eo pid,etime,args | grep '[-]c .*rlaunch'` lists such shells, and \
+             `kill -KILL -PID` ends one with what it waits for"
+        ),
     }
 }
 
@@ -233,6 +263,23 @@ mod tests {
         }
         let other = DeployError::Install { cause: "cannot execute /root/x".into() };
         assert!(other.hint("b").unwrap().starts_with("--agent-dir DIR"));
+    }
+
+    #[test]
+    fn a_shell_that_may_run_on_is_named_with_what_ends_it() {
+        let late = Late { awaited: "hello", limit: std::time::Duration::from_secs(8) };
+        let silent = DeployError::Silent { words: "Hi".into(), late, shell: Abandoned::Ended };
+        assert_eq!(silent.to_string(), "no hello within 8 s; what came back: Hi");
+        assert!(!silent.hint("b").unwrap().contains("kill"));
+        let left = silent.with_shell(Abandoned::MayRun);
+        assert_eq!(
+            left.to_string(),
+            "no hello within 8 s; its shell was told to end, has not answered, and may run on there; \
+             what came back: Hi"
+        );
+        assert!(left.hint("b").unwrap().contains("\non b, `ps -eo pid,etime,args | grep "));
+        let other = DeployError::Misdirected.with_shell(Abandoned::MayRun);
+        assert!(matches!(other, DeployError::Misdirected));
     }
 
     #[test]

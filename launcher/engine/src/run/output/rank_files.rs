@@ -1,6 +1,7 @@
 //! `--output-dir`: the output of each rank in files of its own, byte for byte.
 
 use super::{StreamId, stream_name};
+use nix::errno::Errno;
 use rlaunch_bootstrap::protocol::control::Stream;
 use std::collections::{HashSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -33,25 +34,23 @@ pub struct FileError {
 
 impl RankFiles {
     /// Makes the directory and, in place of existing files, empty files for `ranks` ranks. With `merged`
-    /// there are no files for stderr.
+    /// there are no files for stderr. What was made is removed if something cannot be made.
     pub fn create(directory: &Path, ranks: u32, merged: bool) -> Result<RankFiles, FileError> {
         let streams: &[Stream] =
             if merged { &[Stream::Stdout] } else { &[Stream::Stdout, Stream::Stderr] };
-        for rank in 0..ranks {
-            let rank_directory = directory.join(format!("rank.{rank}"));
-            fs::create_dir_all(&rank_directory).map_err(|source| FileError {
-                operation: "make",
-                path: rank_directory.clone(),
-                source,
-            })?;
-            let _ = fs::remove_file(rank_directory.join(stream_name(Stream::Stderr)));
-            for stream in streams {
-                let path = rank_directory.join(stream_name(*stream));
-                File::create(&path).map_err(|source| FileError {
-                    operation: "make",
-                    path,
-                    source,
-                })?;
+        let of_rank = |rank| directory.join(format!("rank.{rank}"));
+        // Before files of an earlier job are emptied.
+        if let Some(path) = (0..ranks).map(of_rank).find(|path| path.exists() && !path.is_dir()) {
+            return Err(FileError { operation: "make", path, source: Errno::EEXIST.into() });
+        }
+        let mut made = Vec::new();
+        for path in (0..ranks).map(of_rank) {
+            if !path.is_dir() {
+                made.push(path.clone());
+            }
+            if let Err(error) = make_files(&path, streams) {
+                made.iter().for_each(|path| remove_files(path));
+                return Err(error);
             }
         }
         Ok(RankFiles {
@@ -104,6 +103,27 @@ impl RankFiles {
     }
 }
 
+/// Makes a rank's directory, with empty files for these streams alone.
+fn make_files(directory: &Path, streams: &[Stream]) -> Result<(), FileError> {
+    let failed =
+        |path: &Path, source| FileError { operation: "make", path: path.to_owned(), source };
+    fs::create_dir_all(directory).map_err(|source| failed(directory, source))?;
+    let _ = fs::remove_file(directory.join(stream_name(Stream::Stderr)));
+    for stream in streams {
+        let path = directory.join(stream_name(*stream));
+        File::create(&path).map_err(|source| failed(&path, source))?;
+    }
+    Ok(())
+}
+
+/// Removes a rank's directory, unless somebody else has put something there.
+fn remove_files(directory: &Path) {
+    for stream in [Stream::Stdout, Stream::Stderr] {
+        let _ = fs::remove_file(directory.join(stream_name(stream)));
+    }
+    let _ = fs::remove_dir(directory);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,6 +167,25 @@ mod tests {
         assert!(files.add(here, b"x").is_none());
         assert!(files.into_error().is_some());
         assert_eq!(fs::read(scratch.path().join("rank.0/stdout")).unwrap(), b"x");
+    }
+
+    #[test]
+    fn what_stands_in_the_way_leaves_no_other_files_made_or_emptied() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = |name: &str| scratch.path().join(name);
+        fs::create_dir(path("rank.1")).unwrap();
+        fs::write(path("rank.1/stdout"), "of an earlier job").unwrap();
+        fs::write(path("rank.2"), "").unwrap();
+        let error = RankFiles::create(scratch.path(), 4, false).err().unwrap();
+        assert_eq!(error.to_string(), format!("cannot make {}", path("rank.2").display()));
+        assert!(!path("rank.0").exists() && !path("rank.3").exists());
+        assert_eq!(fs::read(path("rank.1/stdout")).unwrap(), b"of an earlier job");
+        // What is found only when it is to be made.
+        fs::remove_file(path("rank.2")).unwrap();
+        fs::create_dir_all(path("rank.2/stdout")).unwrap();
+        let error = RankFiles::create(scratch.path(), 4, false).err().unwrap();
+        assert_eq!(error.to_string(), format!("cannot make {}", path("rank.2/stdout").display()));
+        assert!(!path("rank.0").exists() && path("rank.2/stdout").exists());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use super::sink::Sink;
 use super::store::{StoreReader, StoredAttempt, StoredRecord};
+use super::writer::LastLines;
 use super::{
     OutputConfig, OutputSender, OutputWriter, RecordedChunk, Stdio, StreamId, Tags, output_channel,
     start, stream_name, window,
@@ -21,6 +22,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::RangeInclusive;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// Time between two looks at a file that is followed.
 const LOOK: Duration = Duration::from_millis(20);
@@ -128,8 +130,14 @@ pub async fn show(mut reader: StoreReader, shown: &Shown) -> Result<Exit, Failed
     let unread = |error: io::Error| {
         Failed::new(Exit::FILES, format!("cannot read the job's output: {error}"))
     };
-    let mut replay =
-        Replay { shown, skip: Skip::default(), number: 0, attempt: None, lost: Lost::default() };
+    let mut replay = Replay {
+        shown,
+        skip: Skip::default(),
+        number: 0,
+        attempt: None,
+        last: Last::default(),
+        lost: Lost::default(),
+    };
     if let Some(lines) = shown.lines
         && let Some(mut counted) = reader.reopen().map_err(unread)?
     {
@@ -156,6 +164,7 @@ pub async fn show(mut reader: StoreReader, shown: &Shown) -> Result<Exit, Failed
         }
     }
     replay.end_attempt().await?;
+    replay.last.write().await?;
     Ok(Exit::SUCCESS)
 }
 
@@ -165,7 +174,36 @@ struct Replay<'a> {
     /// Number of the next record.
     number: u64,
     attempt: Option<ShownAttempt>,
+    last: Last,
     lost: Lost,
+}
+
+/// The last lines of all attempts that have ended, of each with what writes them. They are counted together.
+#[derive(Default)]
+struct Last {
+    attempts: VecDeque<LastLines>,
+}
+
+impl Last {
+    /// Adds those of an attempt, and leaves out what is before the last `most`.
+    fn add(&mut self, attempt: LastLines, most: usize) {
+        self.attempts.push_back(attempt);
+        let mut left = most;
+        for attempt in self.attempts.iter_mut().rev() {
+            attempt.cut(left);
+            left -= attempt.lines();
+        }
+        self.attempts.retain(|attempt| !attempt.is_empty());
+    }
+
+    /// Writes all, by a thread, which a reader may hold up.
+    async fn write(self) -> Result<(), Failed> {
+        let (result, written) = oneshot::channel();
+        std::thread::spawn(move || {
+            let _ = result.send(self.attempts.into_iter().try_for_each(LastLines::write));
+        });
+        written.await.unwrap_or(Ok(()))
+    }
 }
 
 /// Output of an attempt that could not be kept, as on a disk that was full for a while, which leaves many gaps.
@@ -270,7 +308,11 @@ impl Replay<'_> {
             return Ok(());
         };
         drop(sender);
-        match writer.finish().await.unwritten {
+        let written = writer.finish().await;
+        if let Some(last) = written.last {
+            self.last.add(last, self.shown.lines.unwrap_or(usize::MAX));
+        }
+        match written.unwritten {
             Some(failed) => Err(failed),
             None => Ok(()),
         }
@@ -405,6 +447,7 @@ impl RecordedWriter {
 mod tests {
     use super::super::store::OutputStore;
     use super::*;
+    use std::sync::Arc;
 
     fn of_rank(rank: u32) -> StreamId {
         (Rank(rank), Stream::Stdout)
@@ -431,6 +474,21 @@ mod tests {
         assert_eq!(skip(&second, 1), Skip { records: 2, lines: 0 });
         let late = Shown { since: 25, ..Shown::default() };
         assert_eq!(skip(&late, 9), Skip { records: 3, lines: 0 });
+    }
+
+    #[tokio::test]
+    async fn the_last_lines_are_those_of_all_attempts_together() {
+        for (most, expected) in [(0, ""), (1, "e\n"), (3, "c\nd\ne\n"), (9, "a\nb\nc\nd\ne\n")] {
+            let (reader, writer) = io::pipe().unwrap();
+            let stdio = Stdio::Pipe(Arc::new(writer));
+            let mut last = Last::default();
+            for lines in ["a\nb\n", "", "c\n", "d\ne\n"] {
+                last.add(LastLines::of(stdio.clone(), lines), most);
+            }
+            drop(stdio);
+            last.write().await.unwrap();
+            assert_eq!(io::read_to_string(reader).unwrap(), expected);
+        }
     }
 
     #[test]

@@ -111,6 +111,10 @@ impl Sink {
         Sink { streams, tags, is_shared, unfinished, has_rows: false, columns, line: Vec::new() }
     }
 
+    pub(super) fn into_tags(self) -> Option<Tags> {
+        self.tags
+    }
+
     /// Returns the files to which it writes.
     pub(super) fn outlets(&self) -> Vec<Arc<Outlet>> {
         [&self.streams.stdout, &self.streams.stderr]

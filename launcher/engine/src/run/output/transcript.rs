@@ -241,6 +241,22 @@ struct Tail {
     is_folded: bool,
 }
 
+/// [`Tails`] that the writing thread leaves to a successor. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedTails(Arc<Mutex<Tails>>);
+
+impl SharedTails {
+    /// Returns the tails, which nobody may keep while he writes.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Tails> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes all tails, for the report of the job.
+    pub(crate) fn take(&self) -> Tails {
+        mem::take(&mut *self.lock())
+    }
+}
+
 impl Tails {
     /// Counts the lines in output of any rank and stream, which move those before it out of sight.
     pub(crate) fn count(&mut self, data: &[u8]) {

@@ -12,7 +12,9 @@ use crate::run::output::outlet::Outlet;
 use crate::run::output::replay::{behind_lines, count_lines};
 use crate::run::output::sink::Sink;
 use crate::run::output::store::{OutputStore, StoredRecord};
-use crate::run::output::transcript::Tails;
+use crate::run::output::transcript::SharedTails;
+#[cfg(test)]
+use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::control::Stream;
 use rlaunch_console::{footer, messages};
 use rlaunch_plan::env::nccl::Log;
@@ -65,6 +67,7 @@ impl RecordedClock {
 
 /// The last lines of what is shown, a folded line as one.
 struct LastShown {
+    stdio: Stdio,
     most: usize,
     /// Number of lines in `held`.
     lines: usize,
@@ -93,13 +96,18 @@ impl Held {
 }
 
 impl LastShown {
-    fn new(most: usize) -> LastShown {
-        LastShown { most, lines: 0, held: VecDeque::new() }
+    fn new(stdio: Stdio, most: usize) -> LastShown {
+        LastShown { stdio, most, lines: 0, held: VecDeque::new() }
     }
 
     fn push(&mut self, mut held: Held) {
         self.lines += held.lines();
         self.held.push_back(held);
+        self.drop_front();
+    }
+
+    /// Drops what is wholly before the last lines.
+    fn drop_front(&mut self) {
         while let Some(lines) = self.held.front_mut().map(Held::lines)
             && self.lines - lines >= self.most
         {
@@ -108,12 +116,70 @@ impl LastShown {
         }
     }
 
-    fn into_held(mut self) -> VecDeque<Held> {
-        let beyond = self.lines.saturating_sub(self.most);
+    /// Leaves out what is before the last `most` lines.
+    fn cut(&mut self, most: usize) {
+        self.most = most;
+        self.drop_front();
+        let beyond = self.lines.saturating_sub(most);
         if let Some(text) = self.held.front_mut().and_then(Held::text) {
             *text = behind_lines(text, beyond).to_vec();
         }
-        self.held
+        self.lines -= beyond;
+    }
+}
+
+/// The last lines of an attempt, with the tags of its ranks. There may be many attempts, so no stream is open yet.
+pub(super) struct LastLines {
+    tags: Option<Tags>,
+    shown: LastShown,
+}
+
+impl LastLines {
+    #[cfg(test)]
+    pub(super) fn of(stdio: Stdio, text: &str) -> LastLines {
+        let mut shown = LastShown::new(stdio, usize::MAX);
+        let (source, data) = ((Rank(0), Stream::Stdout), text.as_bytes().to_vec());
+        shown.push(Held::Output(ShownOutput::Plain { source, stamp: None, data }));
+        LastLines { tags: None, shown }
+    }
+
+    pub(super) fn lines(&self) -> usize {
+        self.shown.lines
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.shown.held.is_empty()
+    }
+
+    /// Leaves out the first lines, so that at most this number stay.
+    pub(super) fn cut(&mut self, most: usize) {
+        self.shown.cut(most);
+    }
+
+    /// Writes the lines. A reader that has gone wants no more.
+    pub(super) fn write(self) -> Result<(), Failed> {
+        let LastLines { tags, shown } = self;
+        let mut sink = Sink::new(tags, &shown.stdio);
+        for held in shown.held {
+            let (stream, written) = match held {
+                Held::Output(ShownOutput::Plain { source, stamp, data }) => {
+                    (source.1, sink.write((source, stamp), &data))
+                }
+                Held::Output(ShownOutput::Folded { stream, ranks, lines }) => {
+                    (stream, sink.write_folded(stream, &ranks, &lines))
+                }
+                Held::Output(ShownOutput::CursorMoves(_)) => continue,
+                Held::Message(lines) => {
+                    messages::replay(lines);
+                    continue;
+                }
+            };
+            match written {
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                written => written.map_err(|error| unwritten(stream, &error))?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -128,7 +194,7 @@ pub(super) struct WriterThread {
     /// Clock of the bursts; `None` for that of this machine.
     recorded: Option<RecordedClock>,
     files: Option<RankFiles>,
-    tails: Tails,
+    tails: SharedTails,
     /// Stream on which ranks report errors. Its last lines are kept.
     error_stream: Stream,
     /// Whether stdout is shown elsewhere than stderr, as in a file.
@@ -152,7 +218,11 @@ struct CreditAccount {
 }
 
 impl WriterThread {
-    pub(super) fn new(config: OutputConfig, gone: oneshot::Sender<()>) -> WriterThread {
+    pub(super) fn new(
+        config: OutputConfig,
+        tails: SharedTails,
+        gone: oneshot::Sender<()>,
+    ) -> WriterThread {
         let lump = window(config.credit.len()) / 4;
         let account = |node| CreditAccount { node, owed: 0, lump };
         // Unfinished lines are shown at once if there is only one rank, or on a terminal, where a
@@ -170,10 +240,10 @@ impl WriterThread {
             sink,
             arbiter: LineArbiter::new(show_unfinished),
             bursts: Bursts::new(config.fold, config.ranks, streams, has_rows),
-            last: config.last.map(LastShown::new),
+            last: config.last.map(|most| LastShown::new(config.stdio, most)),
             recorded: None,
             files: config.files,
-            tails: Tails::default(),
+            tails,
             error_stream: if config.merged { Stream::Stdout } else { Stream::Stderr },
             nccl: config.nccl,
             transcript: config.transcript,
@@ -230,7 +300,6 @@ impl WriterThread {
             self.write_bursts(last);
             self.arbiter.has_written(now.elapsed());
             if last {
-                self.write_last();
                 return self.into_written();
             }
         }
@@ -261,13 +330,14 @@ impl WriterThread {
         }
         if !data.is_empty() {
             self.status.printed(source.0, data);
+            let mut tails = self.tails.lock();
             // Lines in a file move none at the terminal out of sight.
             if source.1 == Stream::Stderr || !self.is_stdout_elsewhere {
-                self.tails.count(data);
+                tails.count(data);
             }
             // The end of the stream, which has no data, is nothing that anybody sees.
             if source.1 == self.error_stream {
-                self.tails.add(source.0, data);
+                tails.add(source.0, data);
             }
         }
         let unwritten = self.files.as_mut().and_then(|files| files.add(*source, data));
@@ -281,12 +351,13 @@ impl WriterThread {
         let incomplete = error.map(|error| Failed::from_error(Exit::FILES, &error));
         let merged = self.error_stream == Stream::Stdout;
         Written {
-            tails: self.tails,
+            tails: self.tails.take(),
             merged,
             is_elsewhere: merged && self.is_stdout_elsewhere,
             nccl: self.nccl,
             incomplete,
             unwritten: self.unwritten,
+            last: self.last.map(|shown| LastLines { tags: self.sink.into_tags(), shown }),
         }
     }
 
@@ -368,16 +439,6 @@ impl WriterThread {
         }
     }
 
-    /// Writes the last lines, if the others are left out.
-    fn write_last(&mut self) {
-        for held in self.last.take().into_iter().flat_map(LastShown::into_held) {
-            match held {
-                Held::Output(shown) => self.write_shown(shown),
-                Held::Message(lines) => messages::replay(lines),
-            }
-        }
-    }
-
     fn write_shown(&mut self, shown: ShownOutput) {
         let (stream, written) = match shown {
             ShownOutput::Plain { source, stamp, data } => {
@@ -385,7 +446,7 @@ impl WriterThread {
             }
             ShownOutput::Folded { stream, ranks, lines } => {
                 if stream == self.error_stream {
-                    self.tails.folded(&ranks);
+                    self.tails.lock().folded(&ranks);
                 }
                 (stream, self.sink.write_folded(stream, &ranks, &lines))
             }
@@ -416,7 +477,7 @@ impl WriterThread {
 mod tests {
     use super::*;
     use crate::run::output::{OutputReceiver, output_channel};
-    use rlaunch_bootstrap::id::{NodeId, Rank};
+    use rlaunch_bootstrap::id::NodeId;
     use rlaunch_plan::job::options::Folding;
 
     fn writer_thread(stdio: Stdio, merged: bool) -> WriterThread {
@@ -434,7 +495,7 @@ mod tests {
             last: None,
             status: LiveStatus::new(),
         };
-        WriterThread::new(config, oneshot::channel().0)
+        WriterThread::new(config, SharedTails::default(), oneshot::channel().0)
     }
 
     #[test]
@@ -484,8 +545,9 @@ mod tests {
             (None, 0, ""),
         ] {
             let (reader, writer) = io::pipe().unwrap();
-            let mut thread = writer_thread(Stdio::Pipe(Arc::new(writer)), true);
-            (thread.bursts, thread.last) = (bursts, Some(LastShown::new(most)));
+            let stdio = Stdio::Pipe(Arc::new(writer));
+            let mut thread = writer_thread(stdio.clone(), true);
+            (thread.bursts, thread.last) = (bursts, Some(LastShown::new(stdio, most)));
             let (sender, OutputReceiver(items)) = output_channel();
             for step in 13..16 {
                 sender.came_at(step * 1_000_000);
@@ -495,7 +557,9 @@ mod tests {
                 }
             }
             drop(sender);
-            thread.run(&Mutex::new(items));
+            let mut last = thread.run(&Mutex::new(items)).last.unwrap();
+            last.cut(most);
+            last.write().unwrap();
             assert_eq!(io::read_to_string(reader).unwrap(), expected);
         }
     }

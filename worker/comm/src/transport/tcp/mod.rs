@@ -4,17 +4,19 @@
 //! the sender's memory into the kernel, and from there straight into the receiver's memory. Small
 //! packets are read ahead into a buffer, so that one system call receives many of them.
 //!
-//! [`directions`] sends and receives. A link sleeps on a descriptor ([`SocketWatch`]): its socket or, once the peer has ended the stream, an
+//! [`directions`] sends and receives, [`probe`] finds out why nothing is acknowledged. A link sleeps on a descriptor ([`SocketWatch`]): its socket or, once the peer has ended the stream, an
 //! epoll(7) descriptor. The socket itself would stay readable from then on.
 
 mod directions;
+mod probe;
 
 use super::{Armed, Limits, Link, Sink};
 use crate::transport::{Header, PacketKind, WatchedFd};
 use crate::types::LinkError;
 use directions::{Inbound, Outbound};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{getsockopt, setsockopt, sockopt};
+use probe::HostProbe;
 use rlaunch_sys::PeerSilence;
 use std::io;
 use std::net::TcpStream;
@@ -31,6 +33,9 @@ const PACKET: usize = 1 << 20;
 /// down. The kernel's own limit, `TCP_USER_TIMEOUT`, is not used because it also ends connections
 /// to peers that merely do not read.
 const SILENCE: Duration = Duration::from_secs(12);
+/// Time without any acknowledgement after which it is tried whether the peer's host answers at all. The rest of [`SILENCE`]
+/// is enough for two repetitions of the packet that asks.
+const DOUBT: Duration = Duration::from_secs(8);
 /// Interval between checks for missing acknowledgements while a rank sleeps.
 const SILENCE_CHECK: Duration = Duration::from_secs(1);
 /// Keepalive of an idle connection: seconds before the first probe, seconds between probes, and
@@ -52,6 +57,8 @@ pub(crate) struct TcpLink {
     silence_checked: Instant,
     /// Result of the checks so far: since when the peer's host has not responded.
     silence: PeerSilence,
+    /// Whether that host answers at all, since it is in [`DOUBT`].
+    probe: Option<HostProbe>,
 }
 
 impl TcpLink {
@@ -75,10 +82,11 @@ impl TcpLink {
             watch: SocketWatch::default(),
             silence_checked: Instant::now(),
             silence: PeerSilence::default(),
+            probe: None,
         })
     }
 
-    /// Fails if the peer's host has acknowledged nothing for [`SILENCE`] although data was sent.
+    /// Fails if the peer's host has acknowledged nothing for [`SILENCE`] although data was sent, and says whether it answers.
     /// Checks at most once per [`SILENCE_CHECK`].
     fn check_silence(&mut self) -> Result<(), LinkError> {
         if self.silence_checked.elapsed() < SILENCE_CHECK {
@@ -87,10 +95,22 @@ impl TcpLink {
         self.silence_checked = Instant::now();
         // If the kernel does not report the time, keepalive finds a dead peer.
         let silent = self.silence.check(self.socket.as_fd()).unwrap_or(None);
-        match silent.filter(|silent| *silent >= SILENCE) {
-            Some(silent) => Err(LinkError::Silent(silent)),
-            None => Ok(()),
+        let Some(silent) = silent.filter(|silent| *silent >= DOUBT) else {
+            self.probe = None;
+            return Ok(());
+        };
+        if self.probe.is_none() {
+            // Where this host cannot ask, it is not known that the other answers.
+            self.probe = HostProbe::beside(&self.socket).ok();
         }
+        if silent < SILENCE {
+            return Ok(());
+        }
+        if self.probe.as_ref().is_some_and(HostProbe::is_answered) {
+            let segment = getsockopt(&self.socket, sockopt::TcpMaxSeg).unwrap_or(0);
+            return Err(LinkError::Unacknowledged { silent, segment });
+        }
+        Err(LinkError::Silent(silent))
     }
 
     fn check(header: Header, payload: &[u8]) -> Result<(), LinkError> {

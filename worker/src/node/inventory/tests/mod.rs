@@ -88,10 +88,17 @@ fn a_job_is_told_the_part_that_matters() {
         };
         assert_eq!(cpus(&part), cpus(&all));
     }
-    let root = lay_out("[/]\naddresses = lo 127.0.0.1/8\\neth0 10.0.0.2/24\\neth0 fd00::2/64\\n");
+    let text = "[/]\naddresses = lo 127.0.0.1/8\\neth0 10.0.0.2/24\\neth0 fd00::2/64\\neth1 10.1.0.2/24\\n\n\
+                [/sys/class/net/eth0]\noperstate = up\n[/sys/class/net/eth1]\noperstate = down\n";
+    let root = lay_out(text);
     let part = read_for_job(&Root::recorded(root.path()), false);
-    let names: Vec<_> = part.netdevs.iter().map(|n| (n.name.as_str(), n.addresses.len())).collect();
-    assert_eq!(names, [("lo", 1), ("eth0", 2)]);
+    let read = part.netdevs.iter();
+    let read: Vec<_> =
+        read.map(|n| (n.name.as_str(), n.kind, n.addresses.len(), n.running)).collect();
+    let (loopback, other) = (NetdevKind::Loopback, NetdevKind::Virtual);
+    let expected =
+        [("lo", loopback, 1, false), ("eth0", other, 2, true), ("eth1", other, 1, false)];
+    assert_eq!(read, expected);
 }
 
 /// Describes a machine with two sockets, each with two switches, each with two GPUs and two NICs.

@@ -1,7 +1,7 @@
 //! Lines of the installer among all that a host's shell prints.
 
 use crate::connect::agent::{DeployError, MAX_ANSWER};
-use crate::connect::channel::{AgentReader, Incoming};
+use crate::connect::channel::{Abandoned, AgentReader, Incoming};
 use rlaunch_console::deadline::Deadline;
 
 /// Reader of the installer's lines, which skips other output of the shell.
@@ -77,7 +77,8 @@ impl InstallerReplies {
     pub(super) fn with_noise(&mut self, error: DeployError) -> DeployError {
         match error {
             DeployError::Stalled(late) => {
-                DeployError::Silent { words: std::mem::take(&mut self.noise), late }
+                let words = std::mem::take(&mut self.noise);
+                DeployError::Silent { words, late, shell: Abandoned::Ended }
             }
             other => other,
         }
