@@ -39,12 +39,13 @@ impl HostProbe {
 
     /// Tells whether the host has answered, if only that nothing listens there.
     pub(super) fn is_answered(&self) -> bool {
+        if self.was_refused {
+            return true;
+        }
         let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
-        let mut is_over = || poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0);
-        let error = || getsockopt(&self.socket, sockopt::SocketError).map(Errno::from_raw);
-        let none = Errno::from_raw(0);
-        self.was_refused
-            || is_over() && error().is_ok_and(|of| of == none || of == Errno::ECONNREFUSED)
+        let is_over = poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0);
+        let is_answer = |code: i32| code == 0 || code == Errno::ECONNREFUSED as i32;
+        is_over && getsockopt(&self.socket, sockopt::SocketError).is_ok_and(is_answer)
     }
 }
 
