@@ -122,21 +122,19 @@ fn a_bashrc_that_sleeps_and_ones_that_end_the_matter() {
 #[test]
 fn a_shell_that_hangs_is_ended_or_named() {
     let field = Field::new();
-    let _hangs = of_root(&field, "b", ".bashrc", "sleep 1000\n");
+    let _hangs = of_root(&field, "b", ".bashrc", "echo $$ >>/tmp/hanging; sleep 1000\n");
     let ran = field.rlaunch("-H b hostname").within(SILENCE).spawn().finish_first();
     ran.refused(202, &["b: no "]);
-    let list = "ps -eo pid,etime,args | grep '[-]c .*rlaunch'";
-    let shells = field.on("b", &format!("{list} | grep -v grep || true"));
+    let alive = "for p in $(cat /tmp/hanging); do kill -0 $p 2>/dev/null && echo $p; done; true";
+    let shells = field.on("b", alive);
     if shells.is_empty() {
         ran.keeps_quiet_about(&["may run on there"]);
     } else {
-        ran.says(&["may run on there"]).hints(list).hints("kill -KILL -PID");
+        ran.says(&["may run on there"]);
+        ran.hints("ps -u \"$USER\" -o pid,etime,args | grep '[-]c .*rlaunch'")
+            .hints("kill -KILL -PID");
     }
-    for shell in shells.lines().filter_map(|line| line.split_whitespace().next()) {
-        field.on("b", &format!("kill -KILL -{shell}"));
-    }
-    command::wait_until(SILENCE, "the end of what the shell has started", || {
-        Ok(field.on("b", "pgrep -x sleep || true").is_empty())
-    })
-    .unwrap();
+    // By the words of the hint.
+    let end = "for p in $(cat /tmp/hanging); do kill -KILL -$p 2>/dev/null; done; rm /tmp/hanging";
+    field.on("b", end);
 }

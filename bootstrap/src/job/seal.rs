@@ -1,8 +1,10 @@
 //! Seal of the copy of a working tree: what its files were like when the copy was whole. By it a host tells whether the copy
 //! is still that, without the program that copies and without reading a file.
 
+use crate::id::JobId;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// First bytes of a seal. Another version of the format has another number.
@@ -52,8 +54,14 @@ impl Seal {
     }
 
     /// Returns where the nodes of a job that have the same copy find that out.
-    pub fn holder(copy: &Path) -> PathBuf {
-        beside(copy, ".holder")
+    pub fn holder(copy: &Path, job: JobId) -> PathBuf {
+        beside(copy, &format!(".holder.{job}"))
+    }
+
+    /// Tells whether a path is that of a copy for any job.
+    pub fn is_holder(path: &Path, copy: &Path) -> bool {
+        let beginning = beside(copy, ".holder.");
+        path.as_os_str().as_bytes().starts_with(beginning.as_os_str().as_bytes())
     }
 
     /// Encodes the seal of a copy with this content, which is a hash.
@@ -105,6 +113,8 @@ mod tests {
         }
         assert_eq!(Seal::decode(&[bytes, vec![0]].concat(), &[7; 32]), None);
         assert_eq!(Seal::path(Path::new("/c/ab.2")), Path::new("/c/ab.2.seal"));
-        assert_eq!(Seal::holder(Path::new("/c/ab.2")), Path::new("/c/ab.2.holder"));
+        let holder = Seal::holder(Path::new("/c/ab.2"), JobId(7));
+        assert!(Seal::is_holder(&holder, Path::new("/c/ab.2")), "{}", holder.display());
+        assert!(!Seal::is_holder(&holder, Path::new("/c/ab")), "{}", holder.display());
     }
 }

@@ -66,20 +66,25 @@ fn first_held(pipes: Vec<File>) -> Option<usize> {
     };
     drop(thread::Builder::new().spawn(try_locks));
     let thread = thread.recv_timeout(PATIENCE * LOOKS).ok()?;
-    (0..count).find(|_| is_not_told(&told, thread))
-}
-
-/// Waits for the next pipe, and returns whether the thread sleeps in the kernel instead. On a busy machine it may also be
-/// slow for want of a processor.
-fn is_not_told(told: &Receiver<()>, thread: Pid) -> bool {
-    for _ in 0..LOOKS {
-        match told.recv_timeout(PATIENCE) {
-            Err(RecvTimeoutError::Timeout) if is_asleep(thread) => return true,
-            Err(RecvTimeoutError::Timeout) => {}
-            _ => return false,
+    for pipe in 0..count {
+        if is_thread_held(&told, thread)? {
+            return Some(pipe);
         }
     }
-    false
+    None
+}
+
+/// Waits for the next pipe, and returns whether the thread sleeps in the kernel instead; `None` if that is not known, as
+/// on a busy machine, where it may get no processor.
+fn is_thread_held(told: &Receiver<()>, thread: Pid) -> Option<bool> {
+    for _ in 0..LOOKS {
+        match told.recv_timeout(PATIENCE) {
+            Err(RecvTimeoutError::Timeout) if is_asleep(thread) => return Some(true),
+            Err(RecvTimeoutError::Timeout) => {}
+            told => return told.ok().map(|()| false),
+        }
+    }
+    None
 }
 
 /// Returns whether a thread of this process is in a sleep that no signal ends.

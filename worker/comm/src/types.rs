@@ -176,10 +176,10 @@ pub enum LinkError {
     /// The peer's host has answered nothing for this long.
     #[error("its host has not answered for {} s: it is down, or the network to it is cut", .0.as_secs())]
     Silent(Duration),
-    /// The peer's host has acknowledged no data for this long, and yet answers who opens a connection.
+    /// The peer's host has acknowledged no data for this long, although it answers a new connection.
     #[error(
         "its host answers, but data has not reached it for {} s: the network between drops full packets ({segment} bytes \
-         of data each), or a firewall drops this connection; `rlaunch doctor -H` with both hosts tells",
+         of data each), or a firewall drops this connection; `rlaunch doctor -H A,B` with both hosts shows which",
         silent.as_secs()
     )]
     Unacknowledged {

@@ -135,7 +135,8 @@ impl Agent {
         loop {
             tokio::select! {
                 done = &mut work => return Some(done),
-                // Until this node has answered, the launcher sends nothing but an end of the job.
+                // Until this node has answered, the launcher sends an end of the job, or Suspend and Resume, which were
+                // obeyed as they were read.
                 message = self.next_message() => drop(message?),
             }
         }

@@ -291,7 +291,8 @@ impl Ranks {
         }
     }
 
-    pub(super) fn pass_held_signals(&mut self) {
+    /// Sends the signals that were held to all ranks that run.
+    fn pass_held_signals(&mut self) {
         for signal in std::mem::take(&mut self.held_signals) {
             self.running.iter().for_each(|&(_, pid)| processes::signal_rank(pid, signal));
         }

@@ -7,7 +7,6 @@ use rlaunch_bootstrap::job::below_home;
 use rlaunch_bootstrap::job::seal::{Seal, SealedDirectory, SealedFile};
 use std::env;
 use std::fs;
-use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -47,8 +46,7 @@ impl SealedCopy {
     ) -> Option<SealedCopy> {
         let copy = below_home(copy, env::var_os("HOME").as_deref());
         let seal = Seal::decode(&fs::read(Seal::path(&copy)).ok()?, content)?;
-        is_unchanged(&copy, &seal.directories, PATIENCE)
-            .then(|| SealedCopy::sign(Seal::holder(&copy), job, node))
+        is_unchanged(&copy, &seal.directories, PATIENCE).then(|| SealedCopy::sign(&copy, job, node))
     }
 
     /// Returns the first node that has found the copy.
@@ -57,30 +55,28 @@ impl SealedCopy {
     }
 
     /// Leaves a sign for the other nodes of the job, unless one of them has.
-    fn sign(place: PathBuf, job: JobId, node: NodeId) -> SealedCopy {
-        let own = format!("{job}.{node}");
-        // A second time after a job whose agent was killed.
-        for _ in 0..2 {
-            match symlink(&own, &place) {
-                Ok(()) => return SealedCopy { holder: node, _sign: Some(Sign(place)) },
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                // Where nothing can be written, nothing can be known.
-                Err(_) => break,
-            }
-            if let Some(holder) = holder_in(&place, job) {
-                return SealedCopy { holder, _sign: None };
-            }
-            let _ = fs::remove_file(&place);
+    fn sign(copy: &Path, job: JobId, node: NodeId) -> SealedCopy {
+        let place = Seal::holder(copy, job);
+        if symlink(node.to_string(), &place).is_ok() {
+            remove_signs_of_others(copy, &place);
+            return SealedCopy { holder: node, _sign: Some(Sign(place)) };
         }
-        SealedCopy { holder: node, _sign: None }
+        // Where nothing can be written, nothing can be known.
+        SealedCopy { holder: holder_in(&place).unwrap_or(node), _sign: None }
     }
 }
 
-/// Returns the node of the job whose sign this is.
-fn holder_in(place: &Path, job: JobId) -> Option<NodeId> {
-    let target = fs::read_link(place).ok()?;
-    let (of, node) = target.to_str()?.split_once('.')?;
-    (of == job.to_string()).then(|| node.parse().ok().map(NodeId))?
+/// Removes what killed agents of earlier jobs have left: one job at a time has the copy.
+fn remove_signs_of_others(copy: &Path, own: &Path) {
+    let listed = copy.parent().and_then(|directory| fs::read_dir(directory).ok());
+    let found = listed.into_iter().flatten().flatten().map(|entry| entry.path());
+    for path in found.filter(|path| path != own && Seal::is_holder(path, copy)) {
+        let _ = fs::remove_file(path);
+    }
+}
+
+fn holder_in(place: &Path) -> Option<NodeId> {
+    fs::read_link(place).ok()?.to_str()?.parse().ok().map(NodeId)
 }
 
 fn is_unchanged(copy: &Path, directories: &[SealedDirectory], patience: Duration) -> bool {
@@ -203,18 +199,18 @@ mod tests {
     #[test]
     fn nodes_that_share_a_copy_know_of_each_other() {
         let (one, clone) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let place = |of: &tempfile::TempDir| Seal::holder(&of.path().join("copy"));
-        let sign = |of, node| SealedCopy::sign(place(of), JOB, NodeId(node));
+        let copy = |of: &tempfile::TempDir| of.path().join("copy");
+        let sign = |of, node| SealedCopy::sign(&copy(of), JOB, NodeId(node));
         let found = [sign(&one, 2), sign(&one, 0), sign(&clone, 1), sign(&one, 3)];
         assert_eq!(found.each_ref().map(SealedCopy::holder), [2, 2, 1, 2].map(NodeId));
         drop(found);
         // What the agent of another job has left.
-        symlink(format!("{}.5", JobId(8)), place(&one)).unwrap();
+        symlink("5", Seal::holder(&copy(&one), JobId(8))).unwrap();
         assert_eq!(sign(&one, 0).holder(), NodeId(0));
-        assert!(
-            place(&one).symlink_metadata().is_err() && place(&clone).symlink_metadata().is_err()
-        );
-        let nowhere = Seal::holder(&one.path().join("none/copy"));
-        assert_eq!(SealedCopy::sign(nowhere, JOB, NodeId(4)).holder(), NodeId(4));
+        for of in [&one, &clone] {
+            assert_eq!(fs::read_dir(of.path()).unwrap().count(), 0);
+        }
+        let nowhere = one.path().join("none/copy");
+        assert_eq!(SealedCopy::sign(&nowhere, JOB, NodeId(4)).holder(), NodeId(4));
     }
 }

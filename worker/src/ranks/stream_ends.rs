@@ -64,11 +64,12 @@ pub(super) async fn read_unless_abandoned(
         () = abandoned => {}
     }
     for _ in 0..MAX_SILENCES {
+        let was_being_read = output.is_being_read();
         if let Ok(read) = timeout(SILENCE, output.read_buf(buffer)).await {
             return read;
         }
-        // On a busy machine the thread may not have had its turn.
-        if !output.is_being_read() {
+        // On a busy machine the thread may not have had its turn, or its answer may have come with the end of the silence.
+        if !was_being_read && !output.is_being_read() {
             break;
         }
     }

@@ -244,9 +244,13 @@ pub(crate) async fn abandon(reader: &mut AgentReader, writer: &mut AgentWriter) 
             while reader.next().await.is_some() {}
         };
         let ended = tokio::time::timeout(ABANDON_TIMEOUT, ends).await.is_ok();
-        // A process here gets SIGTERM when its reader is dropped, and so does a step with its last reader.
-        if ended || matches!(reader, AgentReader::Local(_) | AgentReader::Step(_)) {
-            return Abandoned::Ended;
+        match reader {
+            _ if ended => return Abandoned::Ended,
+            // What `--rsh` names gets SIGTERM when its reader is dropped, and the shell that it has started gets nothing.
+            AgentReader::Local(agent) if agent.exit_status.is_some() => return Abandoned::MayRun,
+            // A process here gets SIGTERM when its reader is dropped, and so does a step with its last reader.
+            AgentReader::Local(_) | AgentReader::Step(_) => return Abandoned::Ended,
+            _ => {}
         }
     }
     Abandoned::MayRun

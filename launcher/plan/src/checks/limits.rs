@@ -274,7 +274,8 @@ fn open_files(cluster: &Cluster<'_>) -> Vec<Finding> {
             OPEN_FILES if is_large => Finding::note(id::LIM_FILES, host.name, seen, matters),
             _ => return None,
         };
-        // Where the usual limit is all that is too low, programs may raise theirs far above it, and still may afterwards.
+        // A soft limit of 1024 is usual under a hard one that is far higher, and which stays. The hard limit is not known
+        // here: that of sshd becomes systemd's default.
         let lines = match limit {
             OPEN_FILES => MORE_FILES.to_vec(),
             _ => [MORE_FILES, MOST_FILES].concat(),

@@ -214,7 +214,7 @@ fn are_too_long(kind: ProbeKind) -> bool {
     !matches!(kind, ProbeKind::PathMtu(size) if size <= USUAL)
 }
 
-/// Adds the usual MTU for the interfaces at both ends of a path, if both are known and have a larger one.
+/// Adds the usual MTU for those interfaces at both ends of a path that have a larger one, if both are known.
 fn at_both_ends(cluster: &Cluster<'_>, probe: &Probe, found: Finding) -> Finding {
     if !are_too_long(probe.kind) {
         return found;
@@ -222,11 +222,13 @@ fn at_both_ends(cluster: &Cluster<'_>, probe: &Probe, found: Finding) -> Finding
     let ends = || {
         let (host, peer) = (cluster.hosts.get(probe.from)?, cluster.hosts.get(probe.to)?);
         let reached = peer.inventory.netdev_with_address(probe.address?)?;
-        Some([(host.name, &**probe.netdev.as_ref()?), (peer.name, &*reached.name)])
+        let mut netdevs = host.inventory.netdevs.iter();
+        let own = netdevs.find(|netdev| Some(&netdev.name) == probe.netdev.as_ref())?;
+        Some([(host.name, own), (peer.name, reached)])
     };
-    let Some(ends) = ends() else { return found };
-    let fixes = ends.map(|(host, netdev)| Fix::mtu(netdev, USUAL).on(host));
-    fixes.into_iter().fold(found, Finding::fixed_by)
+    let ends = ends().into_iter().flatten().filter(|(_, netdev)| netdev.mtu > USUAL);
+    let fixes = ends.map(|(host, netdev)| Fix::mtu(&netdev.name, USUAL).on(host));
+    fixes.fold(found, Finding::fixed_by)
 }
 
 /// Makes the finding of a path that drops large packets.

@@ -59,6 +59,12 @@ pub enum Action {
     InstallKey,
 }
 
+/// Command that prints the id of the boot. What is kept until the next one begins with it.
+const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
+/// Words that end a command where what was kept is of another boot: the kernel has made anew what it was about.
+const OF_THIS_BOOT: &str =
+    "case $SAVED in $(cat /proc/sys/kernel/random/boot_id)*) ;; *) exit 0 ;; esac";
+
 impl Fix {
     fn new(lines: impl IntoIterator<Item = String>, changes: Vec<Change>) -> Fix {
         Fix {
@@ -165,8 +171,8 @@ impl Fix {
     pub(crate) fn mode(mode: &str, file: &str) -> Fix {
         let change = Change::Run {
             line: format!("chmod {mode} {file}"),
-            save: Some(format!("stat -c %a {file}")),
-            undo: Some(format!("chmod \"$SAVED\" {file}")),
+            save: Some(format!("echo $({BOOT_ID}) $(stat -c %a {file})")),
+            undo: Some(format!("{OF_THIS_BOOT}; chmod \"${{SAVED#* }}\" {file}")),
         };
         Fix::new([format!("sudo chmod {mode} {file}")], vec![change]).until_boot()
     }
@@ -180,10 +186,11 @@ impl Fix {
             line: format!(
                 "mkdir -p /dev/infiniband && {each}; [ -e $f ] || {make} || exit 1; done"
             ),
-            save: Some("echo $(ls /dev/infiniband 2>/dev/null)".to_owned()),
+            save: Some(format!("echo $({BOOT_ID}; ls /dev/infiniband 2>/dev/null)")),
             undo: Some(format!(
-                "{each}; case \" $SAVED \" in *\" ${{f##*/}} \"*) ;; *) rm -f $f ;; esac; done; \
-                 [ -n \"$SAVED\" ] || rmdir /dev/infiniband 2>/dev/null || true"
+                "{OF_THIS_BOOT}; {each}; [ -e $d/dev ] || continue; \
+                 case \" $SAVED \" in *\" ${{f##*/}} \"*) ;; *) rm -f $f ;; esac; done; \
+                 case $SAVED in *\\ *) ;; *) rmdir /dev/infiniband 2>/dev/null || true ;; esac"
             )),
         };
         let lines = [
@@ -208,8 +215,9 @@ impl Fix {
         let words: Vec<String> = lines.iter().map(|line| format!("'{line}'")).collect();
         let line = format!("printf '%s\\n' {} | sudo tee {file}", words.join(" "));
         Fix::new([line], changes).waits_for(
-            "a reboot, or `sudo systemctl daemon-reload && sudo systemctl restart ssh` (sshd outside of Debian): this \
-             sshd does not set limits by PAM, or the account has a limit of its own (limits.conf, ulimit in ~/.bashrc)",
+            "a reboot, or `sudo systemctl daemon-reload && sudo systemctl restart ssh` (sshd outside of Debian), if this \
+             sshd does not set limits by PAM; otherwise the account has a limit of its own (limits.conf, ulimit in \
+             ~/.bashrc), which has to go",
         )
     }
 

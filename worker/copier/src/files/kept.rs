@@ -61,7 +61,10 @@ pub fn prune(indexes: &[Index], trees: &[String], home: Option<&Path>) -> Pruned
             let is_removed = is_named && is_free && is_tree(&root, home);
             remove_below(index, &beneath, is_removed, &mut pruned);
             if is_removed {
-                for beside in [Seal::path(&root), Seal::holder(&root)] {
+                let near = root.parent().and_then(|directory| fs::read_dir(directory).ok());
+                let near = near.into_iter().flatten().flatten().map(|entry| entry.path());
+                let holders = near.filter(|path| Seal::is_holder(path, &root));
+                for beside in holders.chain([Seal::path(&root)]) {
                     // One that is not there need not be removed.
                     let _ = fs::remove_file(beside);
                 }

@@ -141,7 +141,7 @@ pub fn walk(root: &Path, how: &How) -> Result<Walk, WalkError> {
         }
         metadata => metadata.map_err(|cause| read_error(root, cause))?,
     };
-    if is_of_kernel(root) {
+    if is_of_kernel(root) == Some(true) {
         return Err(WalkError::Kernel { path: root.to_owned() });
     }
     if metadata.is_file() {
@@ -257,7 +257,15 @@ impl Collected {
     }
 
     fn is_of_kernel(&mut self, place: &Path, metadata: &Metadata) -> bool {
-        *self.of_kernel.entry(metadata.dev()).or_insert_with(|| is_of_kernel(place))
+        if let Some(known) = self.of_kernel.get(&metadata.dev()) {
+            return *known;
+        }
+        // A file that is gone says nothing of the others.
+        let is_of_kernel = is_of_kernel(place);
+        if let Some(is_of_kernel) = is_of_kernel {
+            self.of_kernel.insert(metadata.dev(), is_of_kernel);
+        }
+        is_of_kernel.unwrap_or(false)
     }
 
     fn add_found(
@@ -287,8 +295,8 @@ impl Collected {
     }
 }
 
-/// Tells whether a path is in a file system whose files the kernel makes when they are read.
-fn is_of_kernel(place: &Path) -> bool {
+/// Tells whether a path is in a file system whose files the kernel makes when they are read; `None` if it is gone.
+fn is_of_kernel(place: &Path) -> Option<bool> {
     const PROC: i64 = 0x9fa0;
     const SYS: i64 = 0x6265_6572;
     const CGROUP: i64 = 0x27_e0eb;
@@ -298,7 +306,7 @@ fn is_of_kernel(place: &Path) -> bool {
     const SECURITY: i64 = 0x7363_6673;
     const CONFIG: i64 = 0x6265_6570;
     let all = [PROC, SYS, CGROUP, CGROUP2, DEBUG, TRACE, SECURITY, CONFIG];
-    rustix::fs::statfs(place).is_ok_and(|about| all.contains(&about.f_type))
+    rustix::fs::statfs(place).ok().map(|about| all.contains(&about.f_type))
 }
 
 /// Adds everything below a directory, which has been added.

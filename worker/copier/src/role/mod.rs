@@ -135,12 +135,15 @@ impl RoleError {
         match self {
             RoleError::Link(error) => error.hint(),
             RoleError::Walk(WalkError::Hub(error)) => Some(error.hint()),
-            RoleError::Walk(WalkError::Kernel { path }) => {
+            RoleError::Walk(WalkError::Kernel { path }) => Some(if path.is_file() {
                 let path = path.display();
-                Some(format!(
-                    "`cat {path} >FILE` makes a file of it; of many hosts: rlaunch --output-dir DIR -H HOSTS cat {path}"
-                ))
-            }
+                format!(
+                    "`cat {path} >FILE` makes a file of it; from many hosts: `rlaunch --output-dir DIR -H HOSTS cat \
+                         {path}`"
+                )
+            } else {
+                "`cat FILE >COPY` makes a file of one of those in it".to_owned()
+            }),
             RoleError::Original(error) => error.hint(),
             RoleError::Stage(error) => error.hint(),
             RoleError::Engine(error) => error.hint(),

@@ -134,7 +134,7 @@ impl Installer<'_> {
         self.by_fetching(channel, file, host, &mut deadline).await
     }
 
-    /// Installs through stdin. No shell is left when this returns, or the error says so.
+    /// Installs through stdin, and ends its shell otherwise. Only the error of a silence says whether that may run on.
     async fn by_stdin(
         &self,
         channel: AgentChannel,
@@ -218,13 +218,17 @@ impl Installer<'_> {
         let AgentChannel { reader, mut writer } = channel;
         let mut replies = InstallerReplies::new(reader);
         let reply = replies.next_reply_within(deadline, TRANSFER).await;
-        match reply {
-            Ok(_) => finish(&mut replies.reader, &mut writer).await,
-            Err(_) => {
-                abandon(&mut replies.reader, &mut writer).await;
+        let reply = match reply {
+            Ok(reply) => {
+                finish(&mut replies.reader, &mut writer).await;
+                reply
             }
-        }
-        self.fetched(file, reply?, host)
+            Err(error) => {
+                let shell = abandon(&mut replies.reader, &mut writer).await;
+                return Err(error.with_shell(shell));
+            }
+        };
+        self.fetched(file, reply, host)
     }
 
     /// Understands the reply of [`FETCH`].

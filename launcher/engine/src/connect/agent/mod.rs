@@ -189,8 +189,8 @@ fn silence_hint(host: &str, shell: Abandoned) -> String {
         Abandoned::Ended => why,
         // The first process of a session of sshd is the leader of its group.
         Abandoned::MayRun => format!(
-            "{why}\non {host}, `ps -eo pid,etime,args | grep '[-]c .*rlaunch'` lists such shells, and \
-             `kill -KILL -PID` ends one with what it waits for"
+            "{why}\non {host}, `ps -u \"$USER\" -o pid,etime,args | grep '[-]c .*rlaunch'` lists such shells among others; \
+             `kill -KILL -PID` ends one that is as old as this attempt, with what it waits for"
         ),
     }
 }
@@ -277,7 +277,9 @@ mod tests {
             "no hello within 8 s; its shell was told to end, has not answered, and may run on there; \
              what came back: Hi"
         );
-        assert!(left.hint("b").unwrap().contains("\non b, `ps -eo pid,etime,args | grep "));
+        assert!(
+            left.hint("b").unwrap().contains("\non b, `ps -u \"$USER\" -o pid,etime,args | grep ")
+        );
         let other = DeployError::Misdirected.with_shell(Abandoned::MayRun);
         assert!(matches!(other, DeployError::Misdirected));
     }

@@ -34,7 +34,8 @@ pub struct FileError {
 
 impl RankFiles {
     /// Makes the directory and, in place of existing files, empty files for `ranks` ranks. With `merged`
-    /// there are no files for stderr. What was made is removed if something cannot be made.
+    /// there are no files for stderr. Directories of ranks that were made are removed if another cannot be made; files
+    /// in those that were there may be empty then.
     pub fn create(directory: &Path, ranks: u32, merged: bool) -> Result<RankFiles, FileError> {
         let streams: &[Stream] =
             if merged { &[Stream::Stdout] } else { &[Stream::Stdout, Stream::Stderr] };

@@ -19,6 +19,7 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::io;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -199,10 +200,14 @@ impl Last {
     /// Writes all, by a thread, which a reader may hold up.
     async fn write(self) -> Result<(), Failed> {
         let (result, written) = oneshot::channel();
-        std::thread::spawn(move || {
+        let thread = std::thread::Builder::new().spawn(move || {
             let _ = result.send(self.attempts.into_iter().try_for_each(LastLines::write));
         });
-        written.await.unwrap_or(Ok(()))
+        let cannot = |why: &dyn Display| {
+            Failed::new(Exit::FILES, format!("cannot write the last lines: {why}"))
+        };
+        thread.map_err(|error| cannot(&error))?;
+        written.await.unwrap_or_else(|_| Err(cannot(&"the thread that writes has failed")))
     }
 }
 

@@ -331,10 +331,7 @@ impl WriterThread {
         if !data.is_empty() {
             self.status.printed(source.0, data);
             let mut tails = self.tails.lock();
-            // Lines in a file move none at the terminal out of sight.
-            if source.1 == Stream::Stderr || !self.is_stdout_elsewhere {
-                tails.count(data);
-            }
+            tails.count(data);
             // The end of the stream, which has no data, is nothing that anybody sees.
             if source.1 == self.error_stream {
                 tails.add(source.0, data);

@@ -70,8 +70,9 @@ pub(super) async fn run(
         (examination, report) = super::look(args, line, selected).await?;
         if let Some(mut hosts) = hosts {
             let trial = TRIAL + args.mesh_timeout;
-            let is_set_back = round.set_mtus_back(&mut hosts, (&before, &examination), trial).await;
-            if !round.keep_or_undo(hosts, &examination, trial).await || is_set_back {
+            let set_back = round.set_mtus_back(&mut hosts, (&before, &examination), trial).await;
+            let is_kept = round.keep_or_undo(hosts, &examination, &set_back, trial).await;
+            if !is_kept || set_back != SetBack::None {
                 (examination, report) = super::look(args, line, selected).await?;
             }
         }
@@ -167,6 +168,15 @@ fn not_fixed(word: &str, id: Option<CheckId>) -> Failed {
     }
 }
 
+/// What became of interfaces whose new MTU was too large for the way.
+#[derive(PartialEq, Eq)]
+enum SetBack {
+    /// There were none.
+    None,
+    /// Contains the hosts on which it could not be set back.
+    Some { failed: Vec<String> },
+}
+
 /// Fixes that are made together.
 struct Round {
     /// Each with what failed, by host; the name is empty for this machine.
@@ -223,42 +233,50 @@ impl Round {
     }
 
     /// Sets interfaces back to the MTU that they had before, if packets of the new one get lost on the way: that is worse than
-    /// what it has fixed. Returns whether there were any.
+    /// what it has fixed.
     async fn set_mtus_back(
         &mut self,
         hosts: &mut ChangingHosts,
         (before, after): (&Examination, &Examination),
         trial: Duration,
-    ) -> bool {
+    ) -> SetBack {
         let (names, lossy) = (hosts.names(), lossy_ends(after));
         let old = lossy_ends(before);
         let mut back: Vec<Vec<Change>> = vec![Vec::new(); names.len()];
-        for (fix, failures) in &mut self.fixes {
+        // Each with the index of its fix and of its host.
+        let mut raised = Vec::new();
+        for (index, (fix, _)) in self.fixes.iter().enumerate() {
             for (host, changes) in fix.changes() {
                 let Some(at) = names.iter().position(|name| *name == host) else { continue };
                 for (interface, mtu) in raised_mtus(before, &host, &changes) {
                     let end = (host.clone(), interface.clone());
                     if lossy.contains(&end) && !old.contains(&end) {
-                        let cause = format!(
-                            "packets of that size get lost on the way: {interface} has MTU {mtu} again"
-                        );
-                        failures.push((host.clone(), cause));
+                        raised.push((index, at, interface.clone(), mtu));
                         back[at].push(Change::Network(NetworkChange::SetMtu { interface, mtu }));
                     }
                 }
             }
         }
         if back.iter().all(Vec::is_empty) {
-            return false;
+            return SetBack::None;
         }
         messages::warn("packets of the new MTU get lost on the way: setting it back");
         let changed = hosts.apply(back.clone(), BY, Some(trial)).await;
-        for ((name, changed), changes) in names.iter().zip(changed).zip(&back) {
-            if let Some(complaint) = changed.complaint(changes) {
-                messages::warn(&format!("{name}: {complaint}"));
-            }
+        let complaints: Vec<Option<String>> = changed
+            .iter()
+            .zip(&back)
+            .map(|(changed, changes)| changed.complaint(changes))
+            .collect();
+        for (index, at, interface, mtu) in raised {
+            let lost = "packets of that size get lost on the way";
+            let cause = match &complaints[at] {
+                None => format!("{lost}: {interface} has MTU {mtu} again"),
+                Some(complaint) => format!("{lost}, and {interface} was not set back: {complaint}"),
+            };
+            self.fixes[index].1.push((names[at].clone(), cause));
         }
-        true
+        let failed = names.iter().zip(&complaints).filter(|(_, complaint)| complaint.is_some());
+        SetBack::Some { failed: failed.map(|(name, _)| name.clone()).collect() }
     }
 
     /// Keeps the changes of the hosts, unless one of them cannot be reached any more. Returns whether they are kept.
@@ -266,30 +284,37 @@ impl Round {
         &mut self,
         mut hosts: ChangingHosts,
         examination: &Examination,
+        set_back: &SetBack,
         trial: Duration,
     ) -> bool {
         let is_lost = |name: &&String| examination.unreached.iter().any(|lost| lost.host == **name);
         let names = hosts.names();
         let lost: Vec<&String> = names.iter().filter(is_lost).collect();
-        if lost.is_empty() {
+        let why = match set_back {
+            _ if !lost.is_empty() => Some(format!("{} was not reached with it", text::list(&lost))),
+            SetBack::Some { failed } if !failed.is_empty() => {
+                Some(format!("an MTU of {} could not be set back", text::list(failed)))
+            }
+            _ => None,
+        };
+        let Some(why) = &why else {
             let answers = hosts.confirm().await;
             for (name, cause) in names.iter().zip(answers) {
                 if let Some(cause) = cause {
                     self.fail(name, &format!("its changes may be undone: {cause}"));
                 }
             }
-        } else {
-            let list = text::list(&lost);
-            messages::warn(&format!("{list} is not reached any more: undoing the changes"));
-            let restored = hosts.roll_back().await;
-            changes::report_roll_back(&names, &restored, trial);
-            for (name, restored) in names.iter().zip(&restored) {
-                self.fail(name, &rolled_back(restored, &list));
-            }
+            hosts.close().await;
+            return true;
+        };
+        messages::warn(&format!("{why}: undoing the changes"));
+        let restored = hosts.roll_back().await;
+        changes::report_roll_back(&names, &restored, trial);
+        for (name, restored) in names.iter().zip(&restored) {
+            self.fail(name, &rolled_back(restored, why));
         }
-        let is_kept = lost.is_empty();
         hosts.close().await;
-        is_kept
+        false
     }
 
     /// Notes why what was on trial on a host is not kept.
@@ -345,6 +370,14 @@ fn lossy_ends(examination: &Examination) -> BTreeSet<(String, String)> {
         let from = examination.hosts.get(probe.from)?;
         let to = examination.hosts.get(probe.to)?;
         let reached = to.diagnosis.inventory.netdev_with_address(probe.address?)?;
+        let mut netdevs = from.diagnosis.inventory.netdevs.iter();
+        let own = netdevs.find(|netdev| Some(&netdev.name) == probe.netdev.as_ref())?;
+        // Packets that do not fit an end's own interface say nothing of the way.
+        if let ProbeKind::PathMtu(size) = probe.kind
+            && own.mtu.min(reached.mtu) < size
+        {
+            return None;
+        }
         Some([(from.name.clone(), probe.netdev.clone()?), (to.name.clone(), reached.name.clone())])
     };
     let probes = examination.probes.iter().flatten();
@@ -372,9 +405,9 @@ fn can_be_undone(fix: &PlannedFix) -> bool {
 }
 
 /// Says what became of the changes of a host because others were not reached.
-fn rolled_back(restored: &Restored, unreached: &str) -> String {
+fn rolled_back(restored: &Restored, why: &str) -> String {
     let undone = if restored.is_complete() { "undone" } else { "not undone as a whole" };
-    format!("{undone}, because {unreached} was not reached with it")
+    format!("{undone}, because {why}")
 }
 
 /// Returns why a host cannot be changed.

@@ -4,8 +4,9 @@
 //! the sender's memory into the kernel, and from there straight into the receiver's memory. Small
 //! packets are read ahead into a buffer, so that one system call receives many of them.
 //!
-//! [`directions`] sends and receives, [`probe`] finds out why nothing is acknowledged. A link sleeps on a descriptor ([`SocketWatch`]): its socket or, once the peer has ended the stream, an
-//! epoll(7) descriptor. The socket itself would stay readable from then on.
+//! [`directions`] sends and receives, [`probe`] finds out why nothing is acknowledged. A link sleeps on a descriptor
+//! ([`SocketWatch`]): its socket or, once the peer has ended the stream, an epoll(7) descriptor. The socket itself would
+//! stay readable from then on.
 
 mod directions;
 mod probe;
@@ -102,12 +103,17 @@ impl TcpLink {
         if self.probe.is_none() {
             // Where this host cannot ask, it is not known that the other answers.
             self.probe = HostProbe::beside(&self.socket).ok();
+            if self.probe.is_some() {
+                // The answer takes a moment, also where the rank has not looked for long.
+                return Ok(());
+            }
         }
         if silent < SILENCE {
             return Ok(());
         }
-        if self.probe.as_ref().is_some_and(HostProbe::is_answered) {
-            let segment = getsockopt(&self.socket, sockopt::TcpMaxSeg).unwrap_or(0);
+        if self.probe.as_ref().is_some_and(HostProbe::is_answered)
+            && let Ok(segment) = getsockopt(&self.socket, sockopt::TcpMaxSeg)
+        {
             return Err(LinkError::Unacknowledged { silent, segment });
         }
         Err(LinkError::Silent(silent))

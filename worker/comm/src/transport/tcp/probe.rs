@@ -37,7 +37,7 @@ impl HostProbe {
         Ok(HostProbe { socket, was_refused })
     }
 
-    /// Tells whether the host has answered, if only that nothing listens there.
+    /// Tells whether the host has answered, if only that nothing listens there. To be asked once: that forgets an error.
     pub(super) fn is_answered(&self) -> bool {
         if self.was_refused {
             return true;

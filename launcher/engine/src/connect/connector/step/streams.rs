@@ -3,10 +3,11 @@
 
 use crate::connect::channel::{AgentReader, AgentWriter, Incoming};
 use bytes::Bytes;
-use rlaunch_console::messages;
+use rlaunch_console::{deadline, messages};
 use rlaunch_plan::hosts::{self, Host};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
@@ -14,6 +15,8 @@ use tokio::task::JoinHandle;
 pub(in crate::connect::connector) const TASK_LINE: &str = "rlaunch-install task ";
 /// Maximum number of lines of each [`Kind`] that wait to be read in the stream of a task.
 const UNREAD_LINES: usize = 64;
+/// Time for which srun is heard when nobody reads its tasks any more.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Maximum length of a line, in bytes. Longer ones are cut.
 const MAX_LINE: usize = 16 << 10;
 
@@ -152,25 +155,40 @@ async fn distribute(
     mut all_gone: mpsc::Receiver<()>,
 ) {
     let (mut stdout, mut stderr) = (Lines::default(), Lines::default());
-    loop {
+    let is_left = loop {
         let incoming = tokio::select! {
             incoming = srun.next() => incoming,
-            _ = all_gone.recv() => break,
+            _ = all_gone.recv() => break true,
         };
         match incoming {
             Some(Incoming::Data(bytes)) => stdout.push(&bytes, |line| tasks.on_output(line)),
             Some(Incoming::Diagnostics(bytes)) => stderr.push(&bytes, |line| tasks.on_words(line)),
-            None => break,
+            None => break false,
         }
-    }
+    };
     stdout.finish(|line| tasks.on_output(line));
-    stderr.finish(|line| tasks.on_words(line));
     if let Some(mut stdin) = stdin {
         let _ = stdin.send(Bytes::from_static(b"\n")).await;
     }
+    if is_left {
+        hear_out(&mut srun, &mut stderr, &mut tasks).await;
+    }
+    stderr.finish(|line| tasks.on_words(line));
     // The ends of the streams tell the readers, which must come after srun's exit status is known.
     drop(tasks);
     srun.reap().await;
+}
+
+/// Passes on what Slurm says of the end, which may come behind what the agents say of theirs.
+async fn hear_out(srun: &mut AgentReader, stderr: &mut Lines, tasks: &mut Tasks) {
+    let words = async {
+        while let Some(incoming) = srun.next().await {
+            if let Incoming::Diagnostics(bytes) = incoming {
+                stderr.push(&bytes, |line| tasks.on_words(line));
+            }
+        }
+    };
+    deadline::within(LAST_WORDS, words).await;
 }
 
 /// Bytes up to the end of a line.
