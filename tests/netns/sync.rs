@@ -207,6 +207,11 @@ fn a_copy_that_is_suspended_goes_on() {
     let job = project.job(&field, "--sync -H a,b --no-tag", "").sh("wc -c <big");
     let running = job.within(Duration::from_secs(120)).spawn();
     let mut copier = None;
+    // Programs that are still connecting have less patience.
+    let kilobytes = format!("du -s {COPIES} | cut -f1");
+    field.wait_for("bytes to come", || {
+        field.on("b", &kilobytes).trim().parse::<u64>().unwrap() > 4 << 10
+    });
     field.wait_for("the copy to begin", || {
         let found = field.lab.processes("b").unwrap();
         let is_it =
