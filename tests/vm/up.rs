@@ -94,7 +94,7 @@ fn dump(field: &Field, guest: &str) -> String {
         "ip -o address show | sed 's/valid_lft.*//'; ip -o link show; ip route show table all; ip rule; ip -6 rule; \
          iptables -S; ip6tables -S; \
          grep -rs . /sys/class/infiniband/*/ports/1/gids | grep -v ':0000:0000:0000:0000:0000:0000:0000:0000$' | sort; \
-         sysctl -a 2>/dev/null | grep -vE '^({volatile})'; grep -v ' /dev/shm \\| /var/lib/containers ' /proc/mounts; \
+         sysctl -a 2>/dev/null | grep -vE '^({volatile})'; grep -v ' /dev/shm \\| /run/netns \\| /var/lib/containers ' /proc/mounts; \
          find /etc /var/lib/rlaunch -xdev -type f -exec sha256sum {{}} + 2>/dev/null | sort -k2; \
          find /etc -xdev -printf '%p %M %U %G %l\\n' | sort; ls -A /var/lib"
     );

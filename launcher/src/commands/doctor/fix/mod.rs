@@ -464,10 +464,11 @@ mod tests {
     #[test]
     fn what_is_not_undone_is_not_called_so() {
         let mut restored = Restored::default();
-        assert_eq!(rolled_back(&restored, "b"), "undone, because b was not reached with it");
+        let why = "b was not reached with it";
+        assert_eq!(rolled_back(&restored, why), "undone, because b was not reached with it");
         restored.lost = Some("its agent ended".into());
         let partly = "not undone as a whole, because b was not reached with it";
-        assert_eq!(rolled_back(&restored, "b"), partly);
+        assert_eq!(rolled_back(&restored, why), partly);
     }
 
     fn examined(mtu: u32, outcome: ProbeOutcome) -> Examination {
