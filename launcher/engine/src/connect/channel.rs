@@ -217,7 +217,7 @@ pub(crate) async fn finish(reader: &mut AgentReader, writer: &mut AgentWriter) {
     let _ = tokio::time::timeout(EXIT_TIMEOUT, ends).await;
 }
 
-/// What is known of a command that was abandoned.
+/// State of a command that was abandoned, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abandoned {
     /// It has ended, or this machine ends it.
@@ -246,7 +246,7 @@ pub(crate) async fn abandon(reader: &mut AgentReader, writer: &mut AgentWriter) 
         let ended = tokio::time::timeout(ABANDON_TIMEOUT, ends).await.is_ok();
         match reader {
             _ if ended => return Abandoned::Ended,
-            // What `--rsh` names gets SIGTERM when its reader is dropped, and the shell that it has started gets nothing.
+            // The command of `--rsh` gets SIGTERM when its reader is dropped; the shell that it has started gets nothing.
             AgentReader::Local(agent) if agent.exit_status.is_some() => return Abandoned::MayRun,
             // A process here gets SIGTERM when its reader is dropped, and so does a step with its last reader.
             AgentReader::Local(_) | AgentReader::Step(_) => return Abandoned::Ended,

@@ -248,7 +248,7 @@ fn duplicate(cluster: &Cluster<'_>) -> Vec<Finding> {
         let matters = "each answers ARP for the other, so RoCE packets reach the wrong port";
         let mut settings =
             vec![("net.ipv4.conf.all.arp_ignore", "1"), ("net.ipv4.conf.all.arp_announce", "2")];
-        // Where sources of packets are not checked, nothing has to be eased.
+        // The check of sources is eased only where there is one.
         if filters(one) || filters(other) {
             settings.push(("net.ipv4.conf.all.rp_filter", "2"));
         }

@@ -89,8 +89,8 @@ impl SocketDirectory {
         Ok(found)
     }
 
-    /// Makes the socket of a job, for its user alone, and listens. The socket gets its name only then: whoever finds one to
-    /// which nobody listens takes it for that of a launcher that was killed, and removes it.
+    /// Makes the socket of a job, for its user alone, and listens. The socket gets its name only then: whoever finds a
+    /// socket without a listener takes its launcher for killed, and removes it.
     pub(crate) fn listen(&self, name: &SocketName) -> io::Result<UnixListener> {
         let partial = self.short_path(&format!("{PARTIAL}{}", name.job));
         let listener = UnixListener::bind(&partial)?;

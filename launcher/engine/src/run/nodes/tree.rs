@@ -50,7 +50,7 @@ impl Reached {
             _ => None,
         });
         let answers = progress.report_while(answers).await?;
-        // Of a copy that is not what it has to be there is none.
+        // An agent whose copy is not what it has to be names no holder.
         let shared = match answers.into_iter().collect::<Option<Vec<NodeId>>>() {
             Some(holders) => sharers(&names, &holders),
             None => pump.leave_signals_to(tree.bring()).await?,

@@ -117,7 +117,7 @@ fn make_files(directory: &Path, streams: &[Stream]) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Removes a rank's directory, unless somebody else has put something there.
+/// Removes a rank's directory, unless it contains files of others.
 fn remove_files(directory: &Path) {
     for stream in [Stream::Stdout, Stream::Stderr] {
         let _ = fs::remove_file(directory.join(stream_name(stream)));
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(error.to_string(), format!("cannot make {}", path("rank.2").display()));
         assert!(!path("rank.0").exists() && !path("rank.3").exists());
         assert_eq!(fs::read(path("rank.1/stdout")).unwrap(), b"of an earlier job");
-        // What is found only when it is to be made.
+        // This obstacle is found only when the file is to be made.
         fs::remove_file(path("rank.2")).unwrap();
         fs::create_dir_all(path("rank.2/stdout")).unwrap();
         let error = RankFiles::create(scratch.path(), 4, false).err().unwrap();

@@ -246,7 +246,7 @@ struct Tail {
 pub(crate) struct SharedTails(Arc<Mutex<Tails>>);
 
 impl SharedTails {
-    /// Returns the tails, which nobody may keep while he writes.
+    /// Locks the tails. The lock must not be held during a write.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Tails> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

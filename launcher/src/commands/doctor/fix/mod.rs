@@ -168,7 +168,7 @@ fn not_fixed(word: &str, id: Option<CheckId>) -> Failed {
     }
 }
 
-/// What became of interfaces whose new MTU was too large for the way.
+/// Outcome for interfaces whose new MTU was too large for the path.
 #[derive(PartialEq, Eq)]
 enum SetBack {
     /// There were none.
