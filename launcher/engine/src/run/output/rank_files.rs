@@ -1,7 +1,6 @@
 //! `--output-dir`: the output of each rank in files of its own, byte for byte.
 
 use super::{StreamId, stream_name};
-use nix::errno::Errno;
 use rlaunch_bootstrap::protocol::control::Stream;
 use std::collections::{HashSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -32,27 +31,29 @@ pub struct FileError {
     source: io::Error,
 }
 
+impl FileError {
+    fn making(path: &Path, source: io::Error) -> FileError {
+        FileError { operation: "make", path: path.to_owned(), source }
+    }
+}
+
 impl RankFiles {
     /// Makes the directory and, in place of existing files, empty files for `ranks` ranks. With `merged`
-    /// there are no files for stderr. Directories of ranks that were made are removed if another cannot be made; files
-    /// in those that were there may be empty then.
+    /// there are no files for stderr. Existing files are emptied once all can be written; if one cannot, nothing that was
+    /// made stays.
     pub fn create(directory: &Path, ranks: u32, merged: bool) -> Result<RankFiles, FileError> {
         let streams: &[Stream] =
             if merged { &[Stream::Stdout] } else { &[Stream::Stdout, Stream::Stderr] };
         let of_rank = |rank| directory.join(format!("rank.{rank}"));
-        // Before files of an earlier job are emptied.
-        if let Some(path) = (0..ranks).map(of_rank).find(|path| path.exists() && !path.is_dir()) {
-            return Err(FileError { operation: "make", path, source: Errno::EEXIST.into() });
-        }
         let mut made = Vec::new();
+        let mut paths = (0..ranks).map(of_rank);
+        let tried = paths.try_for_each(|path| make_files(&path, streams, &mut made));
+        if let Err(error) = tried {
+            made.iter().rev().for_each(|path| remove_made(path));
+            return Err(error);
+        }
         for path in (0..ranks).map(of_rank) {
-            if !path.is_dir() {
-                made.push(path.clone());
-            }
-            if let Err(error) = make_files(&path, streams) {
-                made.iter().for_each(|path| remove_files(path));
-                return Err(error);
-            }
+            empty_files(&path, streams)?;
         }
         Ok(RankFiles {
             directory: directory.to_owned(),
@@ -104,25 +105,43 @@ impl RankFiles {
     }
 }
 
-/// Makes a rank's directory, with empty files for these streams alone.
-fn make_files(directory: &Path, streams: &[Stream]) -> Result<(), FileError> {
-    let failed =
-        |path: &Path, source| FileError { operation: "make", path: path.to_owned(), source };
-    fs::create_dir_all(directory).map_err(|source| failed(directory, source))?;
-    let _ = fs::remove_file(directory.join(stream_name(Stream::Stderr)));
+/// Makes what is not there of a rank's directory and its files, and opens those that are there. Adds to `made` what it has
+/// made, other than directories above.
+fn make_files(
+    directory: &Path,
+    streams: &[Stream],
+    made: &mut Vec<PathBuf>,
+) -> Result<(), FileError> {
+    let is_new = !directory.exists();
+    fs::create_dir_all(directory).map_err(|source| FileError::making(directory, source))?;
+    made.extend(is_new.then(|| directory.to_owned()));
     for stream in streams {
         let path = directory.join(stream_name(*stream));
-        File::create(&path).map_err(|source| failed(&path, source))?;
+        let is_new = path.symlink_metadata().is_err();
+        // Without its content, so that a file of an earlier job is there if another one cannot be made.
+        let opened = OpenOptions::new().append(true).create(true).open(&path);
+        opened.map_err(|source| FileError::making(&path, source))?;
+        made.extend(is_new.then_some(path));
     }
     Ok(())
 }
 
-/// Removes a rank's directory, unless it contains files of others.
-fn remove_files(directory: &Path) {
+/// Empties a rank's files, and removes that of a stream that has none this time.
+fn empty_files(directory: &Path, streams: &[Stream]) -> Result<(), FileError> {
     for stream in [Stream::Stdout, Stream::Stderr] {
-        let _ = fs::remove_file(directory.join(stream_name(stream)));
+        let path = directory.join(stream_name(stream));
+        if streams.contains(&stream) {
+            File::create(&path).map_err(|source| FileError::making(&path, source))?;
+        } else {
+            let _ = fs::remove_file(path);
+        }
     }
-    let _ = fs::remove_dir(directory);
+    Ok(())
+}
+
+/// Removes a file or directory that was made, unless others have put files into it.
+fn remove_made(path: &Path) {
+    let _ = if path.is_dir() { fs::remove_dir(path) } else { fs::remove_file(path) };
 }
 
 #[cfg(test)]
@@ -177,16 +196,25 @@ mod tests {
         fs::create_dir(path("rank.1")).unwrap();
         fs::write(path("rank.1/stdout"), "of an earlier job").unwrap();
         fs::write(path("rank.2"), "").unwrap();
-        let error = RankFiles::create(scratch.path(), 4, false).err().unwrap();
-        assert_eq!(error.to_string(), format!("cannot make {}", path("rank.2").display()));
-        assert!(!path("rank.0").exists() && !path("rank.3").exists());
-        assert_eq!(fs::read(path("rank.1/stdout")).unwrap(), b"of an earlier job");
-        // This obstacle is found only when the file is to be made.
+        let refused = |merged, obstacle: &str| {
+            let error = RankFiles::create(scratch.path(), 4, merged).err().unwrap();
+            let sentence = format!("cannot make {}", path(obstacle).display());
+            assert_eq!(error.to_string(), sentence);
+            assert!(!path("rank.0").exists() && !path("rank.3").exists());
+            assert!(!path("rank.1/stderr").exists());
+            assert_eq!(fs::read(path("rank.1/stdout")).unwrap(), b"of an earlier job");
+        };
+        refused(false, "rank.2");
         fs::remove_file(path("rank.2")).unwrap();
         fs::create_dir_all(path("rank.2/stdout")).unwrap();
-        let error = RankFiles::create(scratch.path(), 4, false).err().unwrap();
-        assert_eq!(error.to_string(), format!("cannot make {}", path("rank.2/stdout").display()));
-        assert!(!path("rank.0").exists() && path("rank.2/stdout").exists());
+        refused(false, "rank.2/stdout");
+        refused(true, "rank.2/stdout");
+        fs::rename(path("rank.2/stdout"), path("rank.2/stderr")).unwrap();
+        refused(false, "rank.2/stderr");
+        assert!(path("rank.2/stderr").exists() && !path("rank.2/stdout").exists());
+        // Without files of stderr nothing is in the way.
+        assert!(RankFiles::create(scratch.path(), 4, true).is_ok());
+        assert_eq!(fs::read(path("rank.1/stdout")).unwrap(), b"");
     }
 
     #[test]
