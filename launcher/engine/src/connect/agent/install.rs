@@ -134,7 +134,7 @@ impl Installer<'_> {
         self.by_fetching(channel, file, host, &mut deadline).await
     }
 
-    /// Installs through stdin, and ends its shell otherwise. Only the error of a silence says whether that may run on.
+    /// Installs through stdin, and ends its shell otherwise. An error of time says whether that may run on.
     async fn by_stdin(
         &self,
         channel: AgentChannel,

@@ -54,8 +54,8 @@ pub enum DeployError {
     Silent { words: String, late: Late, shell: Abandoned },
     #[error("its login shell sends stdout to stderr")]
     Misdirected,
-    #[error("cannot install the agent: {0}; the connection stalls, or the host does")]
-    Stalled(#[from] Late),
+    #[error("cannot install the agent: {late}; the connection stalls, or the host does{}", of_shell(*shell))]
+    Stalled { late: Late, shell: Abandoned },
     #[error("the agent's installer ended early{}", quoted_output(.0))]
     Cut(String),
     #[error("the agent is installed but does not start{}", quoted_output(.0))]
@@ -66,6 +66,12 @@ pub enum DeployError {
     Version { theirs: u16 },
     #[error("cannot parse the agent's hello")]
     Wire(#[from] FrameError),
+}
+
+impl From<Late> for DeployError {
+    fn from(late: Late) -> DeployError {
+        DeployError::Stalled { late, shell: Abandoned::Ended }
+    }
 }
 
 impl DeployError {
@@ -101,7 +107,7 @@ impl DeployError {
 
     /// Adds to the error of a silence what is known of the shell, which was told to end since.
     fn with_shell(mut self, abandoned: Abandoned) -> DeployError {
-        if let DeployError::Silent { shell, .. } = &mut self {
+        if let DeployError::Silent { shell, .. } | DeployError::Stalled { shell, .. } = &mut self {
             *shell = abandoned;
         }
         self
@@ -152,14 +158,19 @@ impl DeployError {
                      or take another account: -H ACCOUNT@{host}"
                 ))
             }
-            DeployError::Silent { shell, .. } => Some(silence_hint(host, *shell)),
+            DeployError::Silent { shell, .. } => Some(format!(
+                "`ssh {host} echo hello` should print just that, and end; a start-up file there, as ~/.bashrc, that \
+                 starts another shell, waits for something or sends stdout elsewhere (`exec >FILE`) keeps it from that{}",
+                shells_hint(host, *shell)
+            )),
             DeployError::Misdirected => Some(format!(
                 "`ssh {host} echo hello 2>/dev/null` should print hello: a start-up file there, as \
                  ~/.bashrc, has a line like `exec 1>&2`, which is for terminals alone:\n  \
                  [ -t 1 ] && exec 1>&2"
             )),
-            DeployError::Stalled(_) => Some(format!(
-                "`head -c 4M /dev/zero | ssh {host} wc -c` shows whether data passes"
+            DeployError::Stalled { shell, .. } => Some(format!(
+                "`head -c 4M /dev/zero | ssh {host} wc -c` shows whether data passes{}",
+                shells_hint(host, *shell)
             )),
             DeployError::NoStart(_) | DeployError::Shell(_) | DeployError::Cut(_) => {
                 Some(format!("`ssh {host} echo hello` should print just that"))
@@ -178,18 +189,13 @@ fn of_shell(abandoned: Abandoned) -> &'static str {
     }
 }
 
-/// Returns advice on a shell that has not come to its command.
-fn silence_hint(host: &str, shell: Abandoned) -> String {
-    let why = format!(
-        "`ssh {host} echo hello` should print just that, and end; a start-up file there, as ~/.bashrc, \
-         that starts another shell, waits for something or sends stdout elsewhere (`exec >FILE`) keeps \
-         it from that"
-    );
+/// Returns a line of advice on a shell that may run on.
+fn shells_hint(host: &str, shell: Abandoned) -> String {
     match shell {
-        Abandoned::Ended => why,
+        Abandoned::Ended => String::new(),
         // The first process of a session of sshd is the leader of its group.
         Abandoned::MayRun => format!(
-            "{why}\non {host}, `ps -u \"$USER\" -o pid,etime,args | grep '[-]c .*rlaunch'` lists such shells among others; \
+            "\non {host}, `ps -u \"$USER\" -o pid,etime,args | grep '[-]c .*rlaunch'` lists such shells among others; \
              `kill -KILL -PID` ends one that is as old as this attempt, with what it waits for"
         ),
     }
@@ -280,6 +286,14 @@ mod tests {
         assert!(
             left.hint("b").unwrap().contains("\non b, `ps -u \"$USER\" -o pid,etime,args | grep ")
         );
+        let stalled = DeployError::from(late).with_shell(Abandoned::MayRun);
+        assert_eq!(
+            stalled.to_string(),
+            "cannot install the agent: no hello within 8 s; the connection stalls, or the host does; its shell was told to \
+             end, has not answered, and may run on there"
+        );
+        assert!(stalled.hint("b").unwrap().contains("\non b, `ps -u "));
+        assert!(!DeployError::from(late).hint("b").unwrap().contains("kill"));
         let other = DeployError::Misdirected.with_shell(Abandoned::MayRun);
         assert!(matches!(other, DeployError::Misdirected));
     }

@@ -1,7 +1,7 @@
 //! Lines of the installer among all that a host's shell prints.
 
 use crate::connect::agent::{DeployError, MAX_ANSWER};
-use crate::connect::channel::{Abandoned, AgentReader, Incoming};
+use crate::connect::channel::{AgentReader, Incoming};
 use rlaunch_console::deadline::Deadline;
 
 /// Reader of the installer's lines, which skips other output of the shell.
@@ -76,9 +76,8 @@ impl InstallerReplies {
     /// Lets the error of a silence say what came in place of an answer.
     pub(super) fn with_noise(&mut self, error: DeployError) -> DeployError {
         match error {
-            DeployError::Stalled(late) => {
-                let words = std::mem::take(&mut self.noise);
-                DeployError::Silent { words, late, shell: Abandoned::Ended }
+            DeployError::Stalled { late, shell } => {
+                DeployError::Silent { words: std::mem::take(&mut self.noise), late, shell }
             }
             other => other,
         }
