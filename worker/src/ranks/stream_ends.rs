@@ -9,6 +9,7 @@ mod pool;
 
 pub(crate) use pool::refused_thread;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pool::POOL;
 use rustix::buffer::spare_capacity;
 use rustix::io::{ioctl_fionbio, read, retry_on_intr, write};
@@ -179,7 +180,7 @@ impl AsyncRead for OutputEnd {
                 turn = Turn::take(pause);
                 match turn {
                     Some(_) => self.readable = None,
-                    None => self.next = NextRead::WhenReadable,
+                    None => self.next = self.file.next_event(),
                 }
             }
             if self.next == NextRead::WhenReadable && ready!(self.poll_closed(context))? {
@@ -215,6 +216,9 @@ impl OutputEnd {
                 } else {
                     NextRead::AtOnce
                 };
+                if self.next == NextRead::WhenReadable {
+                    self.next = self.file.next_event();
+                }
                 self.part = part;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -348,6 +352,16 @@ impl File {
         AsyncFd::with_interest(self.clone(), interest)
     }
 
+    /// Decides how to wait for more. A pipe in packet mode (`O_DIRECT` of its writer) gives one packet a read, and nothing
+    /// tells of those behind it, which were there when it was told of the first.
+    fn next_event(&self) -> NextRead {
+        let mut polled = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut polled, PollTimeout::ZERO) {
+            Ok(_) if polled[0].all() == Some(true) => NextRead::AtOnce,
+            _ => NextRead::WhenReadable,
+        }
+    }
+
     /// Reads what there is, [`PART`] at most.
     fn read_part(&self) -> io::Result<Vec<u8>> {
         let mut part = SPARE.take();
@@ -410,6 +424,7 @@ impl Spare {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::fcntl::OFlag;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
     use std::sync::mpsc;
@@ -530,6 +545,25 @@ mod tests {
         assert_eq!(behind(PART - 1, Duration::ZERO), NextRead::After(Duration::ZERO));
         for length in [0, 80, half] {
             assert_eq!(behind(length, ms(2)), NextRead::WhenReadable);
+        }
+    }
+
+    #[tokio::test]
+    async fn every_packet_of_a_pipe_in_packet_mode_comes_without_another_write() {
+        // Streams that are read at intervals, those beyond them, and such as seldom write.
+        for (turns, since) in [(0, 0), (4, 0), (0, 1000)] {
+            let (reader, writer) = nix::unistd::pipe2(OFlag::O_DIRECT).unwrap();
+            let mut writer = fs::File::from(writer);
+            let mut end = OutputEnd::new(reader).unwrap();
+            let held: Vec<_> = (0..turns).map_while(|_| Turn::take(Duration::ZERO)).collect();
+            end.read_at -= Duration::from_millis(since);
+            for packet in ["a", "b", "c"] {
+                writer.write_all(packet.as_bytes()).unwrap();
+            }
+            let mut text = [0; 3];
+            timeout(BOUND, end.read_exact(&mut text)).await.unwrap().unwrap();
+            assert_eq!(&text, b"abc", "{turns} {since}");
+            drop(held);
         }
     }
 
