@@ -241,6 +241,20 @@ fn a_suspended_job_goes_on_where_it_was() {
     assert_eq!(ran.succeeded().out().matches("done\n").count(), 3, "{ran}");
 }
 
+#[test]
+fn a_job_that_is_resumed_before_it_has_stopped_goes_on() {
+    let field = Field::new();
+    let script = "echo up; while [ ! -e /tmp/go ]; do sleep 0.05; done; rm /tmp/go; echo done";
+    let running = up(field.rlaunch("-H a,b,c"), script);
+    running.signal(Signal::SIGTSTP);
+    running.signal(Signal::SIGCONT);
+    for host in ["a", "b", "c"] {
+        field.lab.write_file(host, "/tmp/go".as_ref(), b"", 0o644).unwrap();
+    }
+    let ran = running.finish();
+    assert_eq!(ran.succeeded().out().matches("done\n").count(), 3, "{ran}");
+}
+
 /// A suspended launcher says nothing, and a host that is cut off does not learn that it has died. It hears nothing from
 /// other hosts either.
 #[test]

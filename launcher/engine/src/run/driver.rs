@@ -8,7 +8,7 @@ use crate::run::nodes::{Agents, HelperUpload, Node};
 use crate::run::outcome::Outcome;
 use crate::run::output::{OutputWriter, Written};
 use crate::run::pump::{self, Pump};
-use crate::run::signals::{self, Signals, UserSignal, ended_by};
+use crate::run::signals::{Signals, UserSignal, ended_by};
 use crate::run::stdin::StdinFeed;
 use crate::run::supervisor::{Action, Input, PhaseStates, READER_PATIENCE, Supervisor};
 use nix::sys::signal::Signal;
@@ -71,7 +71,7 @@ impl Running {
             }
             while let Some(action) = supervisor.poll_action() {
                 let nodes = supervisor.nodes();
-                perform(action, job, &pump.agents, nodes, &mut writer, &mut stack_reader);
+                perform(action, job, pump, nodes, &mut writer, &mut stack_reader).await;
             }
             is_untold |= !detach_once_started(job) && !supervisor.is_ending();
         }
@@ -107,14 +107,15 @@ fn detach_once_started(job: &JobRun) -> bool {
 }
 
 /// Performs an action. `stack_reader` is the program that reads stacks.
-fn perform(
+async fn perform(
     action: Action,
     job: &JobRun,
-    agents: &Agents,
+    pump: &mut Pump<'_>,
     nodes: &[Node],
     writer: &mut OutputWriter,
     stack_reader: &mut HelperUpload,
 ) {
+    let agents = &pump.agents;
     match action {
         Action::LimitReaders(patience) => writer.limit_readers(patience),
         Action::Send(node, message) => agents.queue_command(node, &message),
@@ -130,7 +131,7 @@ fn perform(
         }
         Action::Info(line) => messages::info(&line),
         Action::Warn(line) => messages::warn(&line),
-        Action::StopProcess => signals::stop_process(),
+        Action::StopProcess => pump.stop_process().await,
     }
 }
 

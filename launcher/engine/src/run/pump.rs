@@ -193,6 +193,11 @@ impl<'s> Pump<'s> {
         done
     }
 
+    /// Stops this process as the user has asked, unless it was continued since.
+    pub(crate) async fn stop_process(&mut self) {
+        self.signals.stop().await;
+    }
+
     fn timed_out(&self) -> Failed {
         let details = vec!["no rank was started yet".to_owned()];
         outcome::timed_out(self.timeout.unwrap_or_default(), details)

@@ -10,6 +10,7 @@ use rlaunch_text::message::Failed;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
@@ -53,7 +54,7 @@ pub struct Signals {
 enum Source {
     Process(Streams),
     #[cfg(test)]
-    Script(tokio::sync::mpsc::UnboundedReceiver<UserSignal>),
+    Script(tests::Script),
 }
 
 struct Streams {
@@ -98,7 +99,8 @@ impl Signals {
     #[cfg(test)]
     pub(crate) fn scripted() -> (tokio::sync::mpsc::UnboundedSender<UserSignal>, Signals) {
         let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
-        (sender, Signals { source: Source::Script(receiver), requests: Requests::default() })
+        let source = Source::Script(tests::Script::new(receiver));
+        (sender, Signals { source, requests: Requests::default() })
     }
 
     /// Returns how often the user has asked to end the job, by a [`UserSignal::End`] of [`Signals::next`].
@@ -109,7 +111,7 @@ impl Signals {
     /// Waits for the next signal that asks for something. Cancel-safe.
     pub async fn next(&mut self) -> UserSignal {
         loop {
-            let signal = self.receive().await;
+            let signal = self.source.receive().await;
             let UserSignal::End(end) = signal else { return signal };
             if end == Signal::SIGHUP && HANGUPS_IGNORED.load(Ordering::Relaxed) {
                 continue;
@@ -118,17 +120,6 @@ impl Signals {
                 messages::hurry_last_messages();
                 return signal;
             }
-        }
-    }
-
-    async fn receive(&mut self) -> UserSignal {
-        match &mut self.source {
-            Source::Process(streams) => streams.receive().await,
-            #[cfg(test)]
-            Source::Script(signals) => match signals.recv().await {
-                Some(signal) => signal,
-                None => std::future::pending().await,
-            },
         }
     }
 
@@ -145,14 +136,21 @@ impl Signals {
     }
 
     /// Stops this process as Ctrl-Z does, a moment later, so that what agents are told of it reaches them. Returns when the
-    /// process is continued.
+    /// process is continued, and does not stop it if that happens first.
     pub(crate) async fn suspend(&mut self) {
-        tokio::time::sleep(TELLING).await;
-        match &self.source {
-            Source::Process(_) => stop_process(),
-            // The process of a test goes on.
-            #[cfg(test)]
-            Source::Script(_) => {}
+        self.stop_after(TELLING).await;
+    }
+
+    /// Stops this process as Ctrl-Z does, unless it was continued since the user has asked for that.
+    pub(crate) async fn stop(&mut self) {
+        self.stop_after(Duration::ZERO).await;
+    }
+
+    async fn stop_after(&mut self, time: Duration) {
+        tokio::select! {
+            biased;
+            () = self.source.continued() => {}
+            () = tokio::time::sleep(time) => self.source.stop(),
         }
     }
 
@@ -165,6 +163,33 @@ impl Signals {
                 UserSignal::Suspend => self.suspend().await,
                 UserSignal::Forward(_) | UserSignal::Resize(_) => {}
             }
+        }
+    }
+}
+
+impl Source {
+    async fn receive(&mut self) -> UserSignal {
+        match self {
+            Source::Process(streams) => streams.receive().await,
+            #[cfg(test)]
+            Source::Script(script) => script.receive().await,
+        }
+    }
+
+    /// Waits until this process is continued. Cancel-safe.
+    async fn continued(&mut self) {
+        match self {
+            Source::Process(streams) => streams.continued().await,
+            #[cfg(test)]
+            Source::Script(script) => script.continued().await,
+        }
+    }
+
+    fn stop(&mut self) {
+        match self {
+            Source::Process(_) => stop_process(),
+            #[cfg(test)]
+            Source::Script(script) => script.stops += 1,
         }
     }
 }
@@ -198,9 +223,23 @@ impl Streams {
                 let size = terminal::size().map(UserSignal::Resize);
                 size.unwrap_or(UserSignal::Forward(Signal::SIGWINCH))
             }
-            _ = self.go_on.recv() => UserSignal::Forward(Signal::SIGCONT),
+            _ = self.go_on.recv() => {
+                self.revoke_stop();
+                UserSignal::Forward(Signal::SIGCONT)
+            }
             _ = self.stop.recv() => UserSignal::Suspend,
         }
+    }
+
+    async fn continued(&mut self) {
+        self.go_on.recv().await;
+        self.revoke_stop();
+    }
+
+    /// Drops a SIGTSTP that has come together with a SIGCONT: which was the last is not known, and a process that is to go on
+    /// may not stand still for ever.
+    fn revoke_stop(&mut self) {
+        let _ = self.stop.poll_recv(&mut Context::from_waker(Waker::noop()));
     }
 }
 
@@ -214,7 +253,7 @@ pub fn ended_by(signal: Signal, rest: &str) -> Failed {
 }
 
 /// Stops this process and its companions, as Ctrl-Z does by default. Returns when the process is continued, and so are they.
-pub(crate) fn stop_process() {
+fn stop_process() {
     rlaunch_console::footer::erase();
     signal_companions(Signal::SIGSTOP);
     // A process that may not be stopped goes on.
@@ -257,8 +296,94 @@ impl Drop for Companion {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::VecDeque;
     use std::os::unix::process::CommandExt;
     use std::process::Command;
+    use tokio::sync::mpsc::UnboundedReceiver;
+
+    /// Signals that a test makes.
+    pub(super) struct Script {
+        signals: UnboundedReceiver<UserSignal>,
+        /// Those that came before a SIGCONT that was waited for.
+        before: VecDeque<UserSignal>,
+        /// How often the process would have been stopped.
+        pub(super) stops: usize,
+    }
+
+    impl Script {
+        pub(super) fn new(signals: UnboundedReceiver<UserSignal>) -> Script {
+            Script { signals, before: VecDeque::new(), stops: 0 }
+        }
+
+        pub(super) async fn receive(&mut self) -> UserSignal {
+            match self.before.pop_front() {
+                Some(signal) => signal,
+                None => self.next().await,
+            }
+        }
+
+        async fn next(&mut self) -> UserSignal {
+            match self.signals.recv().await {
+                Some(signal) => signal,
+                None => std::future::pending().await,
+            }
+        }
+
+        pub(super) async fn continued(&mut self) {
+            loop {
+                match self.next().await {
+                    UserSignal::Forward(Signal::SIGCONT) => return,
+                    other => self.before.push_back(other),
+                }
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_is_continued_before_it_has_stopped_goes_on() {
+        let (user, mut signals) = Signals::scripted();
+        let stops = |signals: &Signals| match &signals.source {
+            Source::Script(script) => script.stops,
+            Source::Process(_) => unreachable!("the signals are scripted"),
+        };
+        let other = UserSignal::Forward(Signal::SIGUSR1);
+        for expected in [0, 1] {
+            user.send(other).unwrap();
+            if expected == 0 {
+                user.send(UserSignal::Forward(Signal::SIGCONT)).unwrap();
+            }
+            signals.suspend().await;
+            assert_eq!((stops(&signals), signals.next().await), (expected, other));
+        }
+        user.send(UserSignal::Forward(Signal::SIGCONT)).unwrap();
+        signals.stop().await;
+        assert_eq!(stops(&signals), 1);
+        signals.stop().await;
+        assert_eq!(stops(&signals), 2);
+    }
+
+    #[tokio::test]
+    async fn a_stop_that_comes_together_with_a_resume_is_revoked() {
+        // The second ones show when signals have come.
+        let (mut streams, mut seen) = (Streams::open().unwrap(), Streams::open().unwrap());
+        for is_suspending in [false, true] {
+            raise(Signal::SIGTSTP).unwrap();
+            raise(Signal::SIGCONT).unwrap();
+            (seen.stop.recv().await, seen.go_on.recv().await);
+            if is_suspending {
+                streams.continued().await;
+            } else {
+                assert_eq!(streams.receive().await, UserSignal::Forward(Signal::SIGCONT));
+            }
+            tokio::select! {
+                biased;
+                other = streams.receive() => panic!("{other:?} in {is_suspending}"),
+                () = std::future::ready(()) => {}
+            }
+        }
+        raise(Signal::SIGTSTP).unwrap();
+        assert_eq!(streams.receive().await, UserSignal::Suspend);
+    }
 
     /// Tells for each signal, with its time in milliseconds, whether it is a request.
     fn requests(signals: &[(Signal, u64)]) -> Vec<bool> {
