@@ -25,5 +25,8 @@ pub mod prompt;
 mod transport;
 
 pub use client::password::{KeyLogin, Password, PasswordLogin};
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub use client::testing;
 pub use client::{Connection, Destination, ReportStage, Ssh, SshOptions};
 pub use transport::algorithms::AlgorithmNames;

@@ -476,10 +476,7 @@ impl AgentWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use russh::keys::ssh_key::private::Ed25519Keypair;
-    use russh::keys::{PrivateKey, PublicKeyOrCertificate};
-    use russh::server::{self, Auth, ChannelOpenHandle, Session};
-    use russh::{ChannelId, client};
+    use rlaunch_ssh::testing::Server;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
@@ -505,77 +502,6 @@ mod tests {
         }
     }
 
-    /// Server whose commands end by this signal alone, and by none if it passes on no signals.
-    struct Server {
-        ends_by: Option<Sig>,
-        channels: Vec<Channel<server::Msg>>,
-    }
-
-    impl server::Handler for Server {
-        type Error = russh::Error;
-
-        async fn auth_none(&mut self, _user: &str) -> Result<Auth, russh::Error> {
-            Ok(Auth::Accept)
-        }
-
-        async fn channel_open_session(
-            &mut self,
-            channel: Channel<server::Msg>,
-            reply: ChannelOpenHandle,
-            _session: &mut Session,
-        ) -> Result<(), russh::Error> {
-            self.channels.push(channel);
-            reply.accept().await;
-            Ok(())
-        }
-
-        async fn exec_request(
-            &mut self,
-            channel: ChannelId,
-            _line: &[u8],
-            session: &mut Session,
-        ) -> Result<(), russh::Error> {
-            session.channel_success(channel)
-        }
-
-        async fn signal(
-            &mut self,
-            channel: ChannelId,
-            signal: Sig,
-            session: &mut Session,
-        ) -> Result<(), russh::Error> {
-            let ends = |by: &Sig| format!("{by:?}") == format!("{signal:?}");
-            if self.ends_by.as_ref().is_some_and(ends) { session.close(channel) } else { Ok(()) }
-        }
-    }
-
-    struct Client;
-
-    impl client::Handler for Client {
-        type Error = russh::Error;
-
-        async fn check_server_key(
-            &mut self,
-            _key: &PublicKeyOrCertificate,
-        ) -> Result<bool, russh::Error> {
-            Ok(true)
-        }
-    }
-
-    async fn abandoned(ends_by: Option<Sig>) -> Abandoned {
-        let (near, far) = tokio::io::duplex(64 << 10);
-        let key = PrivateKey::from(Ed25519Keypair::from_seed(&[7; 32]));
-        let serving = server::Config { keys: vec![key], ..server::Config::default() };
-        let server = Server { ends_by, channels: Vec::new() };
-        tokio::spawn(async move { server::run_stream(serving.into(), far, server).await?.await });
-        let config = client::Config::default().into();
-        let mut handle = client::connect_stream(config, near, Client).await.unwrap();
-        assert!(handle.authenticate_none("me").await.unwrap().success());
-        let channel = handle.channel_open_session().await.unwrap();
-        channel.exec(true, "sleep 1000").await.unwrap();
-        AgentChannel::over_ssh(channel, CommandStatus::default()).abandon().await
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_command_that_no_server_ends_may_run_on() {
         for (ends_by, expected) in [
@@ -583,7 +509,10 @@ mod tests {
             (Some(Sig::KILL), Abandoned::Ended),
             (None, Abandoned::MayRun),
         ] {
-            assert_eq!(abandoned(ends_by.clone()).await, expected, "{ends_by:?}");
+            let connection = Server::ending_by(ends_by.clone()).connect().await;
+            let channel = connection.exec("sleep 1000").await.unwrap();
+            let mut channel = AgentChannel::over_ssh(channel, CommandStatus::default());
+            assert_eq!(channel.abandon().await, expected, "{ends_by:?}");
         }
     }
 }

@@ -228,75 +228,9 @@ impl Jumps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host_keys::HostKeys;
-    use russh::client;
-    use russh::keys::PrivateKey;
-    use russh::keys::ssh_key::private::Ed25519Keypair;
-    use russh::server::{self, Auth, ChannelOpenHandle, Session};
+    use crate::client::testing::{Answer, Server};
     use std::path::Path;
     use tokio::time::Instant;
-
-    /// What a server does when a client opens a session.
-    #[derive(Clone, Copy, PartialEq)]
-    enum Answer {
-        Accept,
-        Refuse,
-        Nothing,
-        HangUp,
-    }
-
-    struct Server {
-        answer: Answer,
-        /// Sessions that are neither accepted nor refused; dropping one would refuse it.
-        unanswered: Vec<ChannelOpenHandle>,
-    }
-
-    impl server::Handler for Server {
-        type Error = russh::Error;
-
-        async fn auth_none(&mut self, _user: &str) -> Result<Auth, russh::Error> {
-            Ok(Auth::Accept)
-        }
-
-        async fn channel_open_session(
-            &mut self,
-            _channel: Channel<server::Msg>,
-            reply: ChannelOpenHandle,
-            _session: &mut Session,
-        ) -> Result<(), russh::Error> {
-            match self.answer {
-                Answer::Accept => reply.accept().await,
-                Answer::Refuse => reply.reject(ChannelOpenFailure::ResourceShortage).await,
-                Answer::Nothing => self.unanswered.push(reply),
-                Answer::HangUp => return Err(russh::Error::Disconnect),
-            }
-            Ok(())
-        }
-    }
-
-    /// Returns a connection to a server in this process.
-    async fn connect(answer: Answer) -> Connection {
-        let (near, far) = tokio::io::duplex(64 << 10);
-        let key = PrivateKey::from(Ed25519Keypair::from_seed(&[7; 32]));
-        let serving = server::Config { keys: vec![key], ..server::Config::default() };
-        let server = Server { answer, unanswered: Vec::new() };
-        tokio::spawn(async move { server::run_stream(serving.into(), far, server).await?.await });
-        let text = "StrictHostKeyChecking no\nUserKnownHostsFile none\nGlobalKnownHostsFile none";
-        let config = SshConfig::parse(text, Path::new("/config")).unwrap().resolve("b").unwrap();
-        let (checker, outcome) = HostKeys::new(None).checker(&config, 22).unwrap();
-        let client = client::Config::default().into();
-        let mut handle = client::connect_stream(client, near, checker).await.unwrap();
-        assert!(handle.authenticate_none("me").await.unwrap().success());
-        Connection {
-            handle,
-            address: "192.0.2.7:22".to_owned(),
-            ip_addresses: None,
-            outcome,
-            changed: None,
-            via: None,
-            proxy: None,
-        }
-    }
 
     #[tokio::test(start_paused = true)]
     async fn a_command_that_is_not_run_says_whether_it_was_refused_stalls_or_lost_its_connection() {
@@ -306,7 +240,7 @@ mod tests {
         for (answer, sentence) in
             [(Answer::Nothing, stalls), (Answer::HangUp, lost), (Answer::Refuse, refused)]
         {
-            let connection = connect(answer).await;
+            let connection = Server::new(answer).connect().await;
             let began = Instant::now();
             let error = connection.exec("true").await.map(drop).unwrap_err();
             assert!(error.to_string().starts_with(sentence), "{error}");
@@ -315,7 +249,7 @@ mod tests {
             let limit = if answer == Answer::Nothing { SESSION_TIMEOUT } else { Duration::ZERO };
             assert_eq!(began.elapsed().as_secs(), limit.as_secs(), "{error}");
         }
-        assert!(connect(Answer::Accept).await.exec("true").await.is_ok());
+        assert!(Server::new(Answer::Accept).connect().await.exec("true").await.is_ok());
     }
 
     fn jumps(text: &str, name: &str) -> Result<Vec<String>, String> {

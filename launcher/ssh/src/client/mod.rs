@@ -6,10 +6,14 @@
 //! | `connection` | a connection before and after the login; `ProxyJump`: jump hosts, which connections share |
 //! | `auth` | the login with keys and certificates |
 //! | `password` | the first login on a host, for `rlaunch ssh-setup` |
+//! | `testing` | a server in this process |
 
 mod auth;
 mod connection;
 pub(crate) mod password;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod testing;
 
 pub use connection::Connection;
 
