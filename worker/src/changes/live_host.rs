@@ -88,17 +88,13 @@ impl ChangedHost for LiveHost {
                 let present = read(Path::new(path))?.unwrap_or_default();
                 look_at_file(path, Some(&edited(line, &present)?), Some(&present))
             }
-            Change::Run { save, .. } => match save {
-                Some(save) => {
-                    let saved = shell::ask(save, shell::TIMEOUT).and_then(|saved| {
-                        let fits = saved.len() <= MAX_SAVED;
-                        if fits { Ok(saved) } else { Err("it prints more than 64 KiB".to_owned()) }
-                    });
-                    let saved = saved.map_err(|cause| format!("`{save}`: {cause}"))?;
-                    Ok(Some(Was::Saved(saved)))
-                }
-                None => Ok(Some(Was::Nothing)),
-            },
+            Change::Run { save, .. } => {
+                Ok(Some(saved_by(save.as_deref())?.map_or(Was::Nothing, Was::Saved)))
+            }
+            Change::RunUntilBoot { save, .. } => {
+                let saved = saved_by(save.as_deref())?.unwrap_or_default();
+                Ok(Some(Was::SavedInBoot { boot: boot_id(), saved }))
+            }
             Change::Network(change) => {
                 if !has_interface(change) {
                     return Err(format!("there is no interface {}", change.interface()));
@@ -122,12 +118,8 @@ impl ChangedHost for LiveHost {
                 let content = edited(line, content_of(was))?;
                 write_over(path, &content, NEW_MODE, was).map(|()| None)
             }
-            Change::Run { line, .. } => {
-                let saved = match was {
-                    Was::Saved(saved) => Some(saved.as_str()),
-                    _ => None,
-                };
-                shell::run(line, saved, shell::TIMEOUT).map(|()| None)
+            Change::Run { line, .. } | Change::RunUntilBoot { line, .. } => {
+                shell::run(line, saved_in(was), shell::TIMEOUT).map(|()| None)
             }
             Change::Network(change) => {
                 let mut record = read_network(was)?.record;
@@ -143,17 +135,19 @@ impl ChangedHost for LiveHost {
             (Change::Edit { path, line }, _) => {
                 restore_file(path, Some(&edited(line, content_of(was))?), was)
             }
-            (Change::Run { undo: None, .. }, _) => Ok(()),
-            (Change::Run { undo: Some(undo), .. }, Was::Saved(saved)) => {
-                shell::run(undo, Some(saved), shell::TIMEOUT)
+            // The boot has taken it away, and whatever is there now is of others.
+            (Change::RunUntilBoot { .. }, Was::SavedInBoot { boot, .. }) if *boot != boot_id() => {
+                Ok(())
             }
-            (Change::Run { undo: Some(undo), .. }, _) => shell::run(undo, None, shell::TIMEOUT),
+            (Change::Run { undo, .. } | Change::RunUntilBoot { undo, .. }, _) => match undo {
+                Some(undo) => shell::run(undo, saved_in(was), shell::TIMEOUT),
+                None => Ok(()),
+            },
             // What an interface had is gone with it.
             (Change::Network(change), _) if !has_interface(change) => Ok(()),
             (Change::Network(change), _) => {
                 let NetworkWas { boot, mut record } = read_network(was)?;
                 if boot != boot_id() {
-                    // The boot has taken it away, and whatever is there now is of others.
                     if !trial::is_in_effect(change) {
                         return Ok(());
                     }
@@ -223,6 +217,24 @@ fn read_network(was: &Was) -> Result<NetworkWas, String> {
         Ok(was)
     } else {
         Err(told("the network before has an unknown end".to_owned()))
+    }
+}
+
+/// Returns what a line prints that saves something for the undoing, if there is such a line.
+fn saved_by(save: Option<&str>) -> Result<Option<String>, String> {
+    let Some(save) = save else { return Ok(None) };
+    let saved = shell::ask(save, shell::TIMEOUT).and_then(|saved| {
+        let fits = saved.len() <= MAX_SAVED;
+        if fits { Ok(saved) } else { Err("it prints more than 64 KiB".to_owned()) }
+    });
+    saved.map(Some).map_err(|cause| format!("`{save}`: {cause}"))
+}
+
+/// Returns what was saved before a line has run.
+fn saved_in(was: &Was) -> Option<&str> {
+    match was {
+        Was::Saved(saved) | Was::SavedInBoot { saved, .. } => Some(saved),
+        _ => None,
     }
 }
 
@@ -415,7 +427,7 @@ fn restore_file(path: &str, ours: Option<&str>, was: &Was) -> Result<(), String>
             }
             Ok(())
         }
-        Was::Nothing | Was::Saved(_) | Was::Network(_) => {
+        Was::Nothing | Was::Saved(_) | Was::SavedInBoot { .. } | Was::Network(_) => {
             Err("the journal does not say what the file was".to_owned())
         }
     }
@@ -592,6 +604,32 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "2\n");
         assert_eq!(down(directory.path()), [None]);
         assert_eq!(fs::read_to_string(&path).unwrap(), "1\n");
+    }
+
+    #[test]
+    fn what_a_boot_takes_away_is_undone_in_the_same_boot_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, state) = (directory.path().join("value"), directory.path().join("state"));
+        let shown = path.display();
+        let change = Change::RunUntilBoot {
+            line: format!("echo 2 > {shown}"),
+            save: Some(format!("cat {shown}")),
+            undo: Some(format!("echo $SAVED > {shown}")),
+        };
+        for (is_other_boot, expected) in [(false, "1\n"), (true, "of others\n")] {
+            fs::write(&path, "1\n").unwrap();
+            assert_eq!(up(directory.path(), std::slice::from_ref(&change)), [ChangeOutcome::Made]);
+            assert_eq!(fs::read_to_string(&path).unwrap(), "2\n");
+            if is_other_boot {
+                let journal = fs::read_to_string(state.join("journal")).unwrap();
+                let other = journal.replace(&boot_id(), &"0".repeat(boot_id().len()));
+                assert_ne!(journal, other);
+                fs::write(state.join("journal"), other).unwrap();
+                fs::write(&path, expected).unwrap();
+            }
+            assert_eq!(down(directory.path()), [None]);
+            assert_eq!(fs::read_to_string(&path).unwrap(), expected);
+        }
     }
 
     #[test]

@@ -73,6 +73,11 @@ pub enum Was {
     Saved(String),
     /// State of the network, as the agent encodes it.
     Network(Vec<u8>),
+    /// Output of the line that saves, in the boot with this id.
+    SavedInBoot {
+        boot: String,
+        saved: String,
+    },
 }
 
 impl Record {

@@ -55,6 +55,8 @@ pub enum Change {
     },
     /// Change the network. What undoes it is found out by the host.
     Network(NetworkChange),
+    /// Run a line whose effect the next boot takes away, so that from then on there is nothing to undo.
+    RunUntilBoot { line: String, save: Option<String>, undo: Option<String> },
 }
 
 /// Writes the command that a person would type as root.
@@ -77,7 +79,7 @@ impl fmt::Display for Change {
                 // In a container the file may be a mount, which cannot be replaced.
                 write!(f, "{{ {line}; }} < {path} > {new} && cat {new} > {path} && rm {new}")
             }
-            Change::Run { line, .. } => f.write_str(line),
+            Change::Run { line, .. } | Change::RunUntilBoot { line, .. } => f.write_str(line),
             Change::Network(change) => change.fmt(f),
         }
     }
@@ -99,7 +101,9 @@ impl Change {
             Change::File { path, content: Some(_), .. } => format!("write {path}"),
             Change::File { path, content: None, .. } => format!("remove {path}"),
             Change::Edit { path, .. } => format!("edit {path}"),
-            Change::Run { line, .. } => line.lines().next().unwrap_or_default().to_owned(),
+            Change::Run { line, .. } | Change::RunUntilBoot { line, .. } => {
+                line.lines().next().unwrap_or_default().to_owned()
+            }
             Change::Network(change) => change.to_string(),
         }
     }

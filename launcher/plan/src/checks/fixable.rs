@@ -288,7 +288,7 @@ fn all_faults() -> Vec<Finding> {
 fn picture(finding: &Finding) -> String {
     let mut text = format!("{}  {}\n", finding.id, finding.sentence());
     for fix in &finding.fixes {
-        let until = if fix.is_kept { "" } else { "  (until the next boot)" };
+        let until = if fix.is_kept() { "" } else { "  (until the next boot)" };
         let what = match &fix.action {
             Action::Change(_) => "on each host".to_owned(),
             Action::ChangeOn(host, _) => format!("on {host}"),
@@ -302,7 +302,8 @@ fn picture(finding: &Finding) -> String {
                 .to_string()
                 .lines()
                 .fold(String::new(), |text, line| text + "    # " + line + "\n");
-            if let Change::Run { save, undo, .. } = change {
+            if let Change::Run { save, undo, .. } | Change::RunUntilBoot { save, undo, .. } = change
+            {
                 let lines = [("was ", save), ("undo", undo)];
                 for (word, line) in lines.into_iter().filter_map(|(w, l)| Some((w, l.as_ref()?))) {
                     let _ = writeln!(text, "      {word}  {line}");
@@ -338,7 +339,9 @@ fn all_lines_are_right_for_a_shell() {
             fix.lines.iter().for_each(|line| is_right(line));
             for change in fix.changes() {
                 is_right(&change.to_string());
-                if let Change::Run { save, undo, .. } = change {
+                if let Change::Run { save, undo, .. } | Change::RunUntilBoot { save, undo, .. } =
+                    change
+                {
                     save.iter().chain(undo).for_each(|line| is_right(line));
                 }
             }

@@ -89,7 +89,7 @@ fn lines_to_paste(machines: &[Machine]) -> Vec<String> {
                 Action::RunHere | Action::InstallKey => &[],
             });
         let run = changes.flat_map(|change| match change {
-            Change::Run { line, save, undo } => {
+            Change::Run { line, save, undo } | Change::RunUntilBoot { line, save, undo } => {
                 [Some(line), save.as_ref(), undo.as_ref()].into_iter().flatten().cloned().collect()
             }
             // The content is no line for a shell.

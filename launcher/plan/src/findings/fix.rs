@@ -40,8 +40,6 @@ pub struct Fix {
     /// Lines to paste into a shell.
     pub lines: Vec<String>,
     pub action: Action,
-    /// Whether it lasts beyond the next boot.
-    pub is_kept: bool,
     /// What has to happen before a new examination can see the effect, if anything, as in `a reboot`.
     pub waits_for: Option<&'static str>,
 }
@@ -59,20 +57,9 @@ pub enum Action {
     InstallKey,
 }
 
-/// Command that prints the id of the boot. What is kept until the next one begins with it.
-const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
-/// Words that end a command where what was kept is of another boot: the kernel has made anew what it was about.
-const OF_THIS_BOOT: &str =
-    "case $SAVED in $(cat /proc/sys/kernel/random/boot_id)*) ;; *) exit 0 ;; esac";
-
 impl Fix {
     fn new(lines: impl IntoIterator<Item = String>, changes: Vec<Change>) -> Fix {
-        Fix {
-            lines: lines.into_iter().collect(),
-            action: Action::Change(changes),
-            is_kept: true,
-            waits_for: None,
-        }
+        Fix { lines: lines.into_iter().collect(), action: Action::Change(changes), waits_for: None }
     }
 
     /// Returns what is done on hosts.
@@ -83,8 +70,12 @@ impl Fix {
         }
     }
 
-    fn until_boot(self) -> Fix {
-        Fix { is_kept: false, ..self }
+    /// Tells whether it lasts beyond the next boot.
+    pub fn is_kept(&self) -> bool {
+        let changes = self.changes();
+        let goes =
+            |change: &Change| matches!(change, Change::RunUntilBoot { .. } | Change::Network(_));
+        changes.is_empty() || !changes.iter().all(goes)
     }
 
     pub(crate) fn waits_for(self, what: &'static str) -> Fix {
@@ -148,7 +139,7 @@ impl Fix {
         let words: Vec<String> =
             change.arguments().iter().map(|word| shell::quoted(word.as_ref())).collect();
         let line = format!("sudo ip {}", words.join(" "));
-        Fix::new([line], vec![Change::Network(change)]).until_boot()
+        Fix::new([line], vec![Change::Network(change)])
     }
 
     /// Writes the same value to files of the kernel.
@@ -156,7 +147,7 @@ impl Fix {
         let value = shell_word(value);
         let write = |file: &String| {
             let file = shell::quoted_posix(file);
-            Change::Run {
+            Change::RunUntilBoot {
                 line: format!("printf '%s\\n' {value} > {file}"),
                 save: Some(format!("cat {file}")),
                 undo: Some(format!("printf '%s\\n' \"$SAVED\" > {file}")),
@@ -164,17 +155,17 @@ impl Fix {
         };
         let names: Vec<String> = files.iter().map(|file| shell::quoted(file.as_ref())).collect();
         let line = format!("echo {value} | sudo tee {}", names.join(" "));
-        Fix::new([line], files.iter().map(write).collect()).until_boot()
+        Fix::new([line], files.iter().map(write).collect())
     }
 
     /// Sets the mode of a file that the kernel makes at each boot.
     pub(crate) fn mode(mode: &str, file: &str) -> Fix {
-        let change = Change::Run {
+        let change = Change::RunUntilBoot {
             line: format!("chmod {mode} {file}"),
-            save: Some(format!("echo $({BOOT_ID}) $(stat -c %a {file})")),
-            undo: Some(format!("{OF_THIS_BOOT}; chmod \"${{SAVED#* }}\" {file}")),
+            save: Some(format!("stat -c %a {file}")),
+            undo: Some(format!("chmod \"$SAVED\" {file}")),
         };
-        Fix::new([format!("sudo chmod {mode} {file}")], vec![change]).until_boot()
+        Fix::new([format!("sudo chmod {mode} {file}")], vec![change])
     }
 
     /// Makes the files of devices in /dev/infiniband that are not there. The kernel makes them together with the devices, and
@@ -182,22 +173,22 @@ impl Fix {
     pub(crate) fn device_files(devices: &str) -> Fix {
         let each = format!("for d in {devices}; do f=/dev/infiniband/${{d##*/}}");
         let make = "mknod -m 666 $f c $(tr : ' ' < $d/dev)";
-        let change = Change::Run {
+        let change = Change::RunUntilBoot {
             line: format!(
                 "mkdir -p /dev/infiniband && {each}; [ -e $f ] || {make} || exit 1; done"
             ),
-            save: Some(format!("echo $({BOOT_ID}; ls /dev/infiniband 2>/dev/null)")),
+            save: Some("echo $(ls /dev/infiniband 2>/dev/null)".to_owned()),
             undo: Some(format!(
-                "{OF_THIS_BOOT}; {each}; [ -e $d/dev ] || continue; \
+                "{each}; [ -e $d/dev ] || continue; \
                  case \" $SAVED \" in *\" ${{f##*/}} \"*) ;; *) rm -f $f ;; esac; done; \
-                 case $SAVED in *\\ *) ;; *) rmdir /dev/infiniband 2>/dev/null || true ;; esac"
+                 [ -n \"$SAVED\" ] || rmdir /dev/infiniband 2>/dev/null || true"
             )),
         };
         let lines = [
             "sudo mkdir -p /dev/infiniband".to_owned(),
             format!("{each}; [ -e $f ] || sudo {make}; done"),
         ];
-        Fix::new(lines, vec![change]).until_boot()
+        Fix::new(lines, vec![change])
     }
 
     /// Raises a limit of logins, and of the sshd from which logins have it where PAM does not set it. `item` is pam_limits'
@@ -223,12 +214,12 @@ impl Fix {
 
     /// Mounts /dev/shm anew with an option. `undo` gives it back what it had.
     pub(crate) fn shared_memory(line: &str, save: &str, undo: &str) -> Fix {
-        let change = Change::Run {
+        let change = Change::RunUntilBoot {
             line: line.to_owned(),
             save: Some(save.to_owned()),
             undo: Some(undo.to_owned()),
         };
-        Fix::new([format!("sudo {line}")], vec![change]).until_boot()
+        Fix::new([format!("sudo {line}")], vec![change])
     }
 
     /// Installs a package by the line that [`crate::checks`] knows for the distribution. It stays when the change is
@@ -344,8 +335,13 @@ impl Fix {
     pub(crate) fn accept(line: &str, save: String, undo: String, is_kept: bool) -> Fix {
         let plain = line.replace("sudo ", "");
         let lines: Vec<String> = line.split(" && ").map(str::to_owned).collect();
-        let change = Change::Run { line: plain, save: Some(save), undo: Some(undo) };
-        Fix { is_kept, ..Fix::new(lines, vec![change]) }
+        let (line, save, undo) = (plain, Some(save), Some(undo));
+        let change = if is_kept {
+            Change::Run { line, save, undo }
+        } else {
+            Change::RunUntilBoot { line, save, undo }
+        };
+        Fix::new(lines, vec![change])
     }
 }
 

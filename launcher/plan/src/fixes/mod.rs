@@ -93,7 +93,7 @@ impl PlannedFix {
 
     /// Tells whether all of it lasts beyond the next boot of its hosts.
     pub fn is_kept(&self) -> bool {
-        self.finding.fixes.iter().all(|fix| fix.is_kept)
+        self.finding.fixes.iter().all(Fix::is_kept)
     }
 
     /// Returns what has to happen before a new examination can see the effect, if anything.

@@ -233,6 +233,10 @@ impl Wall {
                 format!("iptables -D INPUT -i {interface} -j ACCEPT 2>/dev/null || :"),
             ),
         };
-        Some(Change::Run { line, save: None, undo: Some(undo) })
+        let (save, undo) = (None, Some(undo));
+        Some(match self {
+            Wall::Ufw | Wall::Firewalld => Change::Run { line, save, undo },
+            Wall::Nft | Wall::Iptables => Change::RunUntilBoot { line, save, undo },
+        })
     }
 }

@@ -201,7 +201,10 @@ pub fn safe_fixes(planned: Vec<PlannedFix>, hosts: &[UpHost]) -> Vec<PlannedFix>
     let is_of_cable = |(host, changes): &(String, Vec<Change>)| {
         changes.iter().any(|change| match change {
             Change::Network(change) => is_cabled(host, change.interface()),
-            Change::File { .. } | Change::Edit { .. } | Change::Run { .. } => false,
+            Change::File { .. }
+            | Change::Edit { .. }
+            | Change::Run { .. }
+            | Change::RunUntilBoot { .. } => false,
         })
     };
     let is_safe = |fix: &PlannedFix| {

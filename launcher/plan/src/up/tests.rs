@@ -264,9 +264,12 @@ fn one_host_manages_the_subnet() {
 #[test]
 fn every_wall_is_opened_and_closed() {
     for wall in [Wall::Ufw, Wall::Firewalld, Wall::Nft, Wall::Iptables] {
-        let Some(Change::Run { line, undo: Some(undo), .. }) = wall.admission("eth1") else {
+        let change = wall.admission("eth1").unwrap();
+        let (Change::Run { line, undo, .. } | Change::RunUntilBoot { line, undo, .. }) = change
+        else {
             panic!("{wall:?}")
         };
+        let undo = undo.unwrap();
         assert!(line.contains("eth1") && undo.contains("eth1"), "{line} {undo}");
         for script in [line, undo] {
             let checked = std::process::Command::new("sh").args(["-nc", &script]).output().unwrap();

@@ -111,7 +111,7 @@ impl Faulty {
 fn setting(change: &Change) -> Option<(String, Option<String>)> {
     match change {
         Change::File { .. } | Change::Edit { .. } => None,
-        Change::Run { line, .. } => {
+        Change::Run { line, .. } | Change::RunUntilBoot { line, .. } => {
             let (key, value) = line.split_once('=').unwrap();
             Some((key.to_owned(), Some(value.to_owned())))
         }
@@ -370,7 +370,12 @@ fn lines_of_a_journal_stay_as_they_are() {
     ];
     let begun = changes.map(|(change, was)| Event::Begun { by: "rlaunch up".into(), change, was });
     let done = Event::Done { was: Some(Was::Nothing) };
-    let ends = [done, Event::Failed { cause: "no\nspace".into() }, Event::Undone];
+    let until_boot = Event::Begun {
+        by: "rlaunch up".into(),
+        change: Change::RunUntilBoot { line: line(), save: None, undo: Some("b".into()) },
+        was: Was::SavedInBoot { boot: "id".into(), saved: "0".into() },
+    };
+    let ends = [done, Event::Failed { cause: "no\nspace".into() }, Event::Undone, until_boot];
     let records: Vec<Record> = (1..)
         .zip(begun.into_iter().chain(ends))
         .map(|(id, event)| Record { id, time: 5, event })
