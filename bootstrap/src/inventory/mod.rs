@@ -104,6 +104,8 @@ pub struct ResourceLimits {
     pub locked_memory: Option<u64>,
     /// Number of files that a process may have open; `None` if it is unlimited or unknown.
     pub open_files: Option<u64>,
+    /// Number up to which a process may raise `open_files`; `None` if it is unlimited or unknown.
+    pub open_files_hard: Option<u64>,
     /// Memory that the control group grants, in bytes; `None` if it is unlimited or unknown.
     pub memory: Option<u64>,
     /// Size of `/dev/shm`, in bytes; `None` if it cannot be read.

@@ -125,10 +125,10 @@ const LOCKED_MEMORY: u64 = 64 << 20;
 const MAPS: u64 = 65530;
 /// Usual limit of open files.
 const OPEN_FILES: u64 = 1024;
-/// Limits that suffice, in the words of pam_limits. The wildcard does not include root.
-const MORE_FILES: [&str; 2] = ["* soft nofile 65536", "root soft nofile 65536"];
-/// Limits up to which programs may raise their own, which are systemd's for services.
-const MOST_FILES: [&str; 2] = ["* hard nofile 524288", "root hard nofile 524288"];
+/// Limit of open files that suffices.
+const ENOUGH_FILES: u64 = 65536;
+/// Limit up to which programs may raise their own, which is systemd's for services.
+const MOST_FILES: u64 = 524_288;
 /// Number of hosts from which connections may exceed the usual limit of open files.
 const MANY_HOSTS: usize = 32;
 /// Memory that a rank with a GPU needs at least, in bytes.
@@ -274,19 +274,23 @@ fn open_files(cluster: &Cluster<'_>) -> Vec<Finding> {
             OPEN_FILES if is_large => Finding::note(id::LIM_FILES, host.name, seen, matters),
             _ => return None,
         };
-        // A soft limit of 1024 is usual under a hard one that is far higher, and which stays. The hard limit is not known
-        // here: that of sshd becomes systemd's default.
-        let lines = match limit {
-            OPEN_FILES => MORE_FILES.to_vec(),
-            _ => [MORE_FILES, MOST_FILES].concat(),
-        };
-        Some(
-            found
-                .fixed_by(Fix::limit("nofile", &lines, "LimitNOFILE=65536:524288"))
-                .advise("log in anew; a container needs --ulimit nofile=65536"),
-        )
+        let fix = more_files(host.inventory.limits.open_files_hard.unwrap_or(MOST_FILES));
+        let advice = "log in anew; a container needs --ulimit nofile=65536";
+        Some(found.fixed_by(fix).advise(advice))
     };
     cluster.hosts.iter().filter_map(finding).collect()
+}
+
+/// Makes the fix that lets ranks open more files. The hard limit `hard` stays where it suffices, and is lowered nowhere.
+fn more_files(hard: u64) -> Fix {
+    let is_too_low = hard < ENOUGH_FILES;
+    let kinds = [Some(("soft", ENOUGH_FILES)), is_too_low.then_some(("hard", MOST_FILES))];
+    // The wildcard of pam_limits does not include root.
+    let line = |(kind, limit)| ["*", "root"].map(|user| format!("{user} {kind} nofile {limit}"));
+    let lines: Vec<String> = kinds.into_iter().flatten().flat_map(line).collect();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let of_sshd = format!("LimitNOFILE={ENOUGH_FILES}:{}", hard.max(MOST_FILES));
+    Fix::limit("nofile", &lines, &of_sshd)
 }
 
 fn memory(cluster: &Cluster<'_>) -> Vec<Finding> {
@@ -360,8 +364,9 @@ fn rdma_core(library: &str) -> Option<u32> {
 mod tests {
     use super::super::testing::{Machine, all_lines, lines, with_cluster};
     use super::*;
-    use crate::findings::Step;
+    use crate::findings::{Action, Step};
     use rlaunch_bootstrap::inventory::ContainerKind;
+    use rlaunch_bootstrap::protocol::changes::Change;
 
     /// Returns the machine recorded under this name.
     fn machine(name: &str) -> Machine {
@@ -478,6 +483,34 @@ mod tests {
             open_files(&Cluster { hosts: vec![host; 40], ..Cluster::default() }).len()
         };
         assert_eq!((hosts(&one), hosts(&many)), (40, 0));
+    }
+
+    #[test]
+    fn a_hard_limit_of_open_files_is_raised_where_it_is_too_low_and_lowered_nowhere() {
+        for (hard, is_raised, of_sshd) in [
+            (Some(256), true, "65536:524288"),
+            (Some(524_288), false, "65536:524288"),
+            (Some(1 << 20), false, "65536:1048576"),
+            (None, false, "65536:524288"),
+        ] {
+            let machine = machine("siw").change(|inventory| {
+                inventory.limits.open_files = Some(256);
+                inventory.limits.open_files_hard = hard;
+            });
+            let found = with_cluster(&[machine], |cluster| open_files(&cluster));
+            let [Fix { lines, action: Action::Change(changes), .. }] = &found[0].fixes[..] else {
+                panic!("{found:?}")
+            };
+            assert_eq!(lines[0].contains("'* hard nofile 524288'"), is_raised, "{lines:?}");
+            let is_of_sshd = |change: &Change| {
+                change.to_string().contains(&format!("\nLimitNOFILE={of_sshd}\n"))
+            };
+            assert_eq!(
+                changes.iter().filter(|change| is_of_sshd(change)).count(),
+                2,
+                "{changes:?}"
+            );
+        }
     }
 
     #[test]

@@ -297,19 +297,22 @@ fn read_limits(root: &Root) -> ResourceLimits {
     };
     let groups =
         memory("", "memory.max").into_iter().chain(memory("memory", "memory.limit_in_bytes"));
+    let (open_files, open_files_hard) = limits(&text, "Max open files");
     ResourceLimits {
-        locked_memory: soft_limit(&text, "Max locked memory"),
-        open_files: soft_limit(&text, "Max open files"),
+        locked_memory: limits(&text, "Max locked memory").0,
+        open_files,
+        open_files_hard,
         // Without a limit, version 1 reports a huge number.
         memory: groups.filter(|&bytes| bytes < 1 << 62).min(),
         shared_memory: shared_memory(root),
     }
 }
 
-/// Returns the soft limit of a line like `Max locked memory  65536  65536  bytes`.
-fn soft_limit(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
+/// Returns the soft and the hard limit of a line like `Max locked memory  65536  65536  bytes`.
+fn limits(text: &str, name: &str) -> (Option<u64>, Option<u64>) {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    let mut words = line.split_whitespace().map(|word| word.parse().ok());
+    (words.next().flatten(), words.next().flatten())
 }
 
 fn shared_memory(root: &Root) -> Option<u64> {

@@ -147,6 +147,11 @@ fn three_computers_with_three_cables() {
     assert!(plan.contains("addresses, on trial until every link answers: done already:"), "{plan}");
 }
 
+fn few_files(of: &mut Diagnosis) {
+    of.inventory.limits.open_files = Some(512);
+    of.inventory.limits.open_files_hard = Some(512);
+}
+
 /// A login with limits, kernels and cards that were set otherwise, and a filter, which is left to doctor and its question. What
 /// is wrong with a cable's own port is a matter of the steps for cables.
 #[test]
@@ -164,8 +169,8 @@ fn faults_that_doctor_finds_are_in_the_plan() {
             of.diagnostics.uid = 1000;
             of.inventory.limits.locked_memory = Some(8 << 20);
         }),
-        (0, |of| of.inventory.limits.open_files = Some(512)),
-        (1, |of| of.inventory.limits.open_files = Some(512)),
+        (0, few_files),
+        (1, few_files),
         (1, |of| of.diagnostics.kernel.max_map_count = Some(1000)),
         (2, |of| {
             let device = of.inventory.rdma[0].name.clone();

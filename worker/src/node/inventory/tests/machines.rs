@@ -61,7 +61,8 @@ fn the_rest_of_that_machine() {
     assert_eq!((inventory.cpus.usable(), inventory.cpus.quota), (32, None));
     assert_eq!(inventory.numa_nodes[0].memory, Some(131_072_000 * 1024));
     assert_eq!(inventory.limits.locked_memory, Some(8_388_608));
-    assert_eq!(inventory.limits.open_files, Some(1024));
+    let limits = &inventory.limits;
+    assert_eq!((limits.open_files, limits.open_files_hard), (Some(1024), Some(524_288)));
     let system = &inventory.system;
     assert_eq!(system.kernel.as_deref(), Some("6.17.7-300.fc43.x86_64"));
     assert_eq!(system.distribution.as_deref(), Some("Fedora Linux 43 (Workstation Edition)"));
