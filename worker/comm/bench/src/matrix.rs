@@ -409,20 +409,32 @@ impl PairOfRanks<'_> {
 /// then sleeps until this one has been woken, and so on: what is measured would be how long it takes to wake them.
 fn receive_awake(comm: &Communicator, message: &mut [u8], from: usize) -> Result<(), CommError> {
     comm.scope(move |scope| {
-        let mut request = scope.irecv(message, from, TAG)?;
+        let request = scope.irecv(message, from, TAG)?;
         let begin = Instant::now();
-        while begin.elapsed() < AWAKE {
-            for _ in 0..POLLS {
-                match scope.test(request)? {
-                    Ok(_) => return Ok(()),
-                    Err(pending) => request = pending,
-                }
-            }
-            // The partner may need this processor.
-            thread::yield_now();
+        match awake(request, |request| scope.test(request), || begin.elapsed())? {
+            Ok(_) => Ok(()),
+            Err(request) => scope.wait(request).map(drop),
         }
-        scope.wait(request).map(drop)
     })
+}
+
+/// Polls until something has come, for [`AWAKE`] of a clock at most.
+fn awake<R, T>(
+    mut request: R,
+    mut test: impl FnMut(R) -> Result<Result<T, R>, CommError>,
+    clock: impl Fn() -> Duration,
+) -> Result<Result<T, R>, CommError> {
+    while clock() < AWAKE {
+        for _ in 0..POLLS {
+            match test(request)? {
+                Ok(received) => return Ok(Ok(received)),
+                Err(pending) => request = pending,
+            }
+        }
+        // The partner may need this processor.
+        thread::yield_now();
+    }
+    Ok(Err(request))
 }
 
 /// Sends a message `count` times at once to a rank, and waits until it has confirmed them all with one
@@ -479,7 +491,23 @@ pub(crate) fn barrier(comm: &Communicator) -> Result<(), CommError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
     use std::collections::BTreeSet;
+
+    /// Between the two, a partner that sleeps is woken, which takes a millisecond where other programs run.
+    #[test]
+    fn a_rank_stays_awake_for_a_partner_that_has_to_be_woken_and_not_for_ever() {
+        let finds = |after: Duration| {
+            let clock = Cell::new(Duration::ZERO);
+            let poll = |()| {
+                clock.set(clock.get() + Duration::from_micros(1));
+                Ok(if clock.get() >= after { Ok(()) } else { Err(()) })
+            };
+            awake((), poll, || clock.get()).unwrap().is_ok()
+        };
+        assert!(finds(Duration::ZERO) && finds(Duration::from_millis(1)));
+        assert!(!finds(Duration::from_millis(10)));
+    }
 
     #[test]
     fn all_pairs_meet_once() {
