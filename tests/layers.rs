@@ -96,6 +96,30 @@ fn examples_are_looked_for_in_crates_that_have_some() {
     assert!(found >= 4, "{found}");
 }
 
+/// A test that nothing runs proves nothing.
+#[test]
+fn tests_that_are_ignored_say_who_runs_them() {
+    let read = |file: &PathBuf| fs::read_to_string(file).unwrap();
+    let of_guests: String = sources(&workspace().join("tests/vm")).iter().map(read).collect();
+    let rooms = ["bootstrap", "launcher", "tests", "worker"];
+    let mut found = 0;
+    for file in rooms.iter().flat_map(|room| sources(&workspace().join(room))) {
+        let text = read(&file);
+        let mut lines = text.lines().map(str::trim_start);
+        while let Some(line) = lines.next() {
+            if !line.starts_with("#[ignore") {
+                continue;
+            }
+            let name = lines.find_map(|line| line.split_once("fn ")?.1.split('(').next()).unwrap();
+            let is_run = line.contains("run before a release")
+                || line.contains("guests run it in stage vm") && of_guests.contains(name);
+            assert!(is_run, "{}: nothing runs {name}", file.display());
+            found += 1;
+        }
+    }
+    assert!(found > 2, "{found}");
+}
+
 /// Expands `a/{b,c}/` to `a/b/` and `a/c/`.
 fn expanded(pattern: &str) -> Vec<String> {
     let parts = pattern.split_once('{').and_then(|(before, rest)| {

@@ -326,23 +326,11 @@ pub(crate) fn print_report(word: Option<&OsStr>) -> ExitCode {
     };
     // Found before another agent removes the file that this one runs from.
     let caches = caches();
-    if is_together {
+    let go = || {
         console::write_message(&());
-        await_go();
-    }
-    let mut report = CacheReport::default();
-    for directory in &caches {
-        report.0.extend(visit(directory, clean));
-    }
-    if is_together {
-        correct_shared(&mut report);
-    }
-    if clean {
-        for directory in &caches {
-            // Fails if something is left in it.
-            let _ = fs::remove_dir(directory);
-        }
-    }
+        await_go(&io::stdin());
+    };
+    let report = look(&caches, clean, is_together.then_some(go));
     if is_together {
         console::write_message_behind(&[], &report)
     } else {
@@ -350,9 +338,30 @@ pub(crate) fn print_report(word: Option<&OsStr>) -> ExitCode {
     }
 }
 
+/// Reports on caches, and cleans them. If hosts may share them, `go` returns once the agents of all have started.
+fn look(caches: &[PathBuf], clean: bool, go: Option<impl FnOnce()>) -> CacheReport {
+    let is_together = go.is_some();
+    if let Some(go) = go {
+        go();
+    }
+    let mut report = CacheReport::default();
+    for directory in caches {
+        report.0.extend(visit(directory, clean));
+    }
+    if is_together {
+        correct_shared(&mut report);
+    }
+    if clean {
+        for directory in caches {
+            // Fails if something is left in it.
+            let _ = fs::remove_dir(directory);
+        }
+    }
+    report
+}
+
 /// Waits until something comes from stdin, or its end.
-fn await_go() {
-    let stdin = io::stdin();
+fn await_go(stdin: &impl AsFd) {
     let mut watched = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
     // A launcher that says nothing for so long wants the cache cleaned all the same.
     let _ = poll(&mut watched, PollTimeout::from(GO_TIMEOUT));
@@ -422,7 +431,9 @@ fn visit(directory: &Path, clean: bool) -> Vec<CachedDirectory> {
 mod tests {
     use super::*;
     use rlaunch_bootstrap::protocol::housekeeping::CachedState;
+    use std::io::Write;
     use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Creates a directory that was last used `ago`, with a sparse file of `size` bytes in it.
     fn used(cache: &Path, name: &str, ago: Duration, size: u64) -> PathBuf {
@@ -546,6 +557,29 @@ mod tests {
                 && library.exists()
                 && cache.path().join("mine").exists()
         );
+    }
+
+    #[test]
+    fn a_cache_that_hosts_share_is_cleaned_once_the_agents_of_all_have_started() {
+        let cache = tempfile::tempdir().unwrap();
+        let build = used(cache.path(), "0123456789abcdef0123456789abcdef", Duration::ZERO, 1);
+        let (stdin, launcher) = io::pipe().unwrap();
+        let have_started = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let go = || {
+                let (mut launcher, have_started) = (launcher, &have_started);
+                scope.spawn(move || {
+                    thread::sleep(Duration::from_millis(50));
+                    have_started.store(true, Ordering::Relaxed);
+                    launcher.write_all(b"x").unwrap();
+                });
+                await_go(&stdin);
+                assert!(have_started.load(Ordering::Relaxed) && build.exists());
+            };
+            let report = look(&[cache.path().to_owned()], true, Some(go));
+            assert_eq!(report.0[0].state, CachedState::Removed);
+        });
+        assert!(!build.exists() && have_started.into_inner());
     }
 
     #[test]
