@@ -152,10 +152,13 @@ mod tests {
         }
         // Its tracer ends, which lets it go.
         let tid = process.0.id() as i32;
-        let stopping = thread::spawn(move || {
-            StoppedThread::stop(tid, Instant::now() + Duration::from_millis(50)).map(drop)
+        let (tell, told) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            let limit = Instant::now() + Duration::from_millis(50);
+            tell.send(StoppedThread::stop(tid, limit).map(drop))
         });
-        let error = stopping.join().unwrap().unwrap_err();
+        let error =
+            told.recv_timeout(Duration::from_secs(20)).expect("it is given up").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         // Opening the other end lets both go on, to their ends.
         let path = path.trim_end();
