@@ -10,6 +10,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     // Shared by launcher, agents and ranks, of which some have no runtime.
     ("rlaunch-bootstrap", &["clap", "nix", "russh", "serde_json", "tokio"]),
     ("rlaunch-copy", &["clap", "nix", "ring", "rlaunch-bootstrap", "serde_json", "tokio"]),
+    // Part of the agent.
+    ("rlaunch-files", &["clap", "nix", "ring", "serde_json", "tokio"]),
     ("rlaunch-horovod", &["libc", "rlaunch-bootstrap", "tokio"]),
     ("rlaunch-pmi", &["libc", "rlaunch-bootstrap", "tokio"]),
     ("rlaunch-plot", &["clap", "libc", "rlaunch-bootstrap", "tokio"]),

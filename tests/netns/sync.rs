@@ -1,10 +1,11 @@
 //! `--sync`: the working tree on hosts, before a job starts and while it runs.
 
-use crate::support::{Field, Run, Undo, children, launch_directory, state};
+use crate::support::{Field, Run, Undo, children, kill_at_once, launch_directory, state};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_lab::Account;
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::Duration;
@@ -128,7 +129,148 @@ fn a_server_may_take_one_session_a_connection() {
     assert_eq!(ran.succeeded().out(), "old\nold\n", "{ran}");
 }
 
-/// A copy that is what it has to be is compared by agents alone; of any other the program that copies is started.
+/// Returns where a host has the program that copies. A job that runs it puts it there.
+fn copiers(field: &Field, host: &str) -> String {
+    field.on(host, "find /root/.cache/rlaunch -name '*copier*'")
+}
+
+fn remove_copiers(field: &Field, hosts: &[&str]) {
+    for host in hosts {
+        assert_ne!(copiers(field, host), "", "{host}");
+        field.on(host, "find /root/.cache/rlaunch -name '*copier*' -delete");
+    }
+}
+
+/// Lines about the copy of a host: content of files, targets of links, modes of files and directories.
+fn shown(field: &Field, host: &str) -> String {
+    let content = "find . -type f ! -name own | sort | xargs sha256sum
+        find . -type l -printf '%p %l\\n' | sort
+        find . ! -type l ! -name own -printf '%p %m\\n' | sort";
+    field.on(host, &format!("cd {} && {content}", first_copy(field, host)))
+}
+
+#[test]
+fn a_few_changes_go_without_the_program_that_copies() {
+    let field = Field::new();
+    let hosts = ["a", "b"];
+    let _copies = field.scratch(&hosts, COPIES);
+    let project = Project::new();
+    let run = || {
+        let run = project.job(&field, "--sync -H a,b --no-tag", "");
+        let ran = run.sh("cat src/module; echo mine >own").run();
+        ran.succeeded();
+        ran
+    };
+    assert_eq!(run().out(), "first\nfirst\n");
+    remove_copiers(&field, &hosts);
+    project.write("src/module", "second\n");
+    fs::set_permissions(project.path("src/module"), PermissionsExt::from_mode(0o750)).unwrap();
+    fs::remove_file(project.path("old")).unwrap();
+    fs::create_dir_all(project.path("new/deep")).unwrap();
+    project.write("new/deep/file", "new\n");
+    symlink("deep/file", project.path("new/link")).unwrap();
+    let ran = run();
+    assert_eq!(ran.out(), "second\nsecond\n", "{ran}");
+    for host in hosts {
+        assert_eq!(copiers(&field, host), "", "{host}: {ran}");
+        let there = shown(&field, host);
+        for line in ["./new/link deep/file", "./src/module 750", "./new/deep/file 644"] {
+            assert!(there.lines().any(|other| other == line), "{host}: {line}: {there}");
+        }
+        assert!(!there.contains("./old"), "{host}: {there}");
+        assert_eq!(field.on(host, &format!("cat {}/own", first_copy(&field, host))), "mine\n");
+    }
+    // What a patch has put there is compared as well as what a copy has.
+    field.on("b", &format!("echo other >{}/new/deep/file", first_copy(&field, "b")));
+    let ran = run();
+    assert_ne!(copiers(&field, "b"), "", "{ran}");
+    assert_eq!(shown(&field, "b"), shown(&field, "a"), "{ran}");
+    // Many changes go with it, and what a patch has put there is gone with its file here.
+    project.write("src/module", "third\n");
+    fs::remove_dir_all(project.path("new")).unwrap();
+    project.write("other", "other\n");
+    let ran = run();
+    assert_eq!(ran.out(), "third\nthird\n", "{ran}");
+    remove_copiers(&field, &hosts);
+    fs::remove_file(project.path("other")).unwrap();
+    (0..100).for_each(|number| project.write(&format!("src/{number}"), "many\n"));
+    let ran = run();
+    for host in hosts {
+        assert_ne!(copiers(&field, host), "", "{host}: {ran}");
+        let there = shown(&field, host);
+        assert!(!there.contains("./new") && !there.contains("./other"), "{host}: {there}");
+        assert_eq!(there.matches("  ./src/").count(), 101, "{host}: {there}");
+    }
+}
+
+#[test]
+fn hosts_without_the_former_copy_get_all_of_it() {
+    let field = Field::new();
+    let hosts = ["a", "b"];
+    let _copies = field.scratch(&hosts, COPIES);
+    let project = Project::new();
+    let run = |hosts: &str, content: &str| {
+        project.write("src/module", content);
+        let run = project.job(&field, &format!("--sync -H {hosts} --no-tag"), "");
+        let ran = run.args(["cat", "src/module"]).run();
+        assert_eq!(ran.succeeded().out(), content.repeat(hosts.split(',').count()), "{ran}");
+    };
+    run("a,b", "first\n");
+    remove_copiers(&field, &hosts);
+    run("a", "second\n");
+    assert_eq!(copiers(&field, "a"), "");
+    // One has the second version, and one the first.
+    run("a,b", "third\n");
+    remove_copiers(&field, &hosts);
+    field.on("b", &format!("rm -r {COPIES}"));
+    run("a,b", "fourth\n");
+    remove_copiers(&field, &hosts);
+    run("a,b", "fifth\n");
+    hosts.iter().for_each(|host| assert_eq!(copiers(&field, host), "", "{host}"));
+    // A patch that has not come to its end.
+    let zeros = "dd if=/dev/zero bs=1 seek=15 count=32 conv=notrunc status=none of=";
+    field.on(
+        "b",
+        &format!("{zeros}$(ls {COPIES}/*.seal) && echo half >{}/old", first_copy(&field, "b")),
+    );
+    run("a,b", "sixth\n");
+    assert_ne!(copiers(&field, "b"), "");
+    assert_eq!(shown(&field, "b"), shown(&field, "a"));
+}
+
+/// Its agent has looked at its copy while another host was being reached.
+#[test]
+fn a_host_that_dies_before_its_copy_is_changed_ends_the_job() {
+    let field = Field::new();
+    let hosts = ["a", "b"];
+    let _copies = field.scratch(&hosts, COPIES);
+    let _go = field.scratch(&["a"], "/tmp/go");
+    let project = Project::new();
+    let job = || project.job(&field, "--sync -H a,b --no-tag", "").args(["cat", "src/module"]);
+    job().run().succeeded();
+    project.write("src/module", "second\n");
+    let bashrc = Account::Root.home().join(".bashrc");
+    let waits = "while ! test -e /tmp/go; do sleep 0.05; done\n";
+    let waiting = field.files(&["a"], bashrc.to_str().unwrap(), waits, 0o644);
+    let running = job().spawn();
+    field.wait_for("the agent of b to look", || {
+        field.on("b", &format!("ls {COPIES}")).contains(".holder.")
+    });
+    let mut agents = field.lab.processes("b").unwrap();
+    agents.retain(|process| {
+        process.args.first().is_some_and(|name| name.ends_with("rlaunch-worker"))
+    });
+    let agents: Vec<Pid> = agents.iter().map(|process| Pid::from_raw(process.pid)).collect();
+    kill_at_once(&agents);
+    field.on("a", "mkdir /tmp/go");
+    let ran = running.finish_first();
+    ran.ended_with(206).says(&["node b is lost"]);
+    drop(waiting);
+    let ran = job().run();
+    assert_eq!(ran.succeeded().out(), "second\nsecond\n", "{ran}");
+}
+
+/// A copy that is what it has to be is compared by agents alone.
 #[test]
 fn an_unchanged_tree_is_only_compared() {
     let field = Field::new();
@@ -247,8 +389,9 @@ fn hosts_that_share_a_home_have_one_copy() {
         field.on(host, &link);
     }
     let project = Project::new();
-    // The second time agents compare the copy.
-    for _ in 0..2 {
+    // The second time agents compare the copy, and then one of them changes it.
+    for content in ["first\n", "first\n", "second\n"] {
+        project.write("src/module", content);
         let run = project.job(&field, "--sync -H a,b --no-tag", "").sh("echo mine >own");
         let ran = run.run();
         ran.succeeded();
@@ -256,6 +399,8 @@ fn hosts_that_share_a_home_have_one_copy() {
         let names = fs::read_dir(&shared).unwrap().map(|entry| entry.unwrap().path());
         let of_holder = names.filter(|path| path.extension().is_some_and(|x| x == "holder"));
         assert_eq!(of_holder.count(), 0, "{ran}");
+        let copy = first_copy(&field, "b");
+        assert_eq!(field.on("b", &format!("cat {copy}/src/module")), content, "{ran}");
     }
 }
 

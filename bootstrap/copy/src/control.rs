@@ -2,8 +2,8 @@
 //!
 //! A program reads one [`Request`] from its standard input, and writes [`Report`]s to its standard
 //! output. The launcher's own child, which is in no job, then reads the [`Report::Listening`] of the
-//! ranks that it has to connect to, as the launcher got them, and before that a [`Report::Reached`] if
-//! it sends a working tree.
+//! ranks that it has to connect to, as the launcher got them, and before that a [`Report::Reached`] and perhaps
+//! a [`Report::Since`] if it sends a working tree.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -38,6 +38,8 @@ pub struct Request {
     /// How large a working tree may be: without what git ignores it goes to hosts, where what came
     /// with it before and is gone is removed. `None` if the files are no working tree.
     pub tree: Option<TreeLimit>,
+    /// File of the launcher's machine that keeps the list of what was copied of the working tree last. `None` for ranks.
+    pub last: Option<String>,
     /// Image whose layers are the files.
     pub image: Option<ImageCopy>,
 }
@@ -175,8 +177,12 @@ pub enum Role {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
-    /// All hosts are reached: what the working tree contains now is what is copied. The only one that the launcher makes.
+    /// All hosts are reached: what the working tree contains now is what is copied. The launcher makes this one.
     Reached,
+    /// Question of the launcher what has changed since the working tree contained what this hash says.
+    Since { hash: Hash },
+    /// Answer to it: an encoded patch ([`crate::Patch`]); `None` if that is not known, or too much.
+    Patch { bytes: Option<Hex> },
     /// The rank can be connected to.
     Listening { rank: u32, addresses: Vec<IpAddr>, port: u16 },
     /// The files of this rank are in the directory of another one, which gets them.
@@ -226,10 +232,44 @@ pub enum Limit {
     Nothing,
 }
 
+/// Bytes that are hexadecimal digits on their way.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Hex(pub Vec<u8>);
+
+impl Serialize for Hex {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&digits(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Hex {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Hex, D::Error> {
+        let digits = String::deserialize(deserializer)?;
+        bytes(&digits).map(Hex).ok_or_else(|| D::Error::custom("no hexadecimal digits"))
+    }
+}
+
+impl fmt::Debug for Hex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hex(of {} bytes)", self.0.len())
+    }
+}
+
+fn digits(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |value: u8| char::from(DIGITS[usize::from(value)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
+fn bytes(digits: &str) -> Option<Vec<u8>> {
+    let digit = |byte: &u8| (*byte as char).to_digit(16);
+    let (pairs, []) = digits.as_bytes().as_chunks::<2>() else { return None };
+    pairs.iter().map(|[high, low]| Some((digit(high)? * 16 + digit(low)?) as u8)).collect()
+}
+
 impl Serialize for Secret {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let digits: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        serializer.serialize_str(&digits)
+        serializer.serialize_str(&digits(&self.0))
     }
 }
 
@@ -242,13 +282,7 @@ impl<'de> Deserialize<'de> for Secret {
 }
 
 fn parse(digits: &str) -> Option<Secret> {
-    if digits.len() != 64 {
-        return None;
-    }
-    let digit = |byte: &u8| (*byte as char).to_digit(16);
-    let digits: Vec<u32> = digits.as_bytes().iter().map(digit).collect::<Option<_>>()?;
-    let bytes: Vec<u8> = digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect();
-    bytes.try_into().ok().map(Secret)
+    bytes(digits)?.try_into().ok().map(Secret)
 }
 
 impl fmt::Debug for Secret {
@@ -272,6 +306,7 @@ mod tests {
             limit: Some(100_000_000),
             role: Role::Source { paths: vec!["hf:a/b".into()] },
             tree: Some(TreeLimit { files: 5, bytes: 1 << 30 }),
+            last: Some("/state/x".into()),
             image: None,
         }
     }
@@ -290,6 +325,9 @@ mod tests {
     fn reports_survive_their_way() {
         let reports = [
             Report::Reached,
+            Report::Since { hash: crate::hash(b"x") },
+            Report::Patch { bytes: Some(Hex((0..=255).collect())) },
+            Report::Patch { bytes: None },
             Report::Listening { rank: 3, addresses: vec!["::1".parse().unwrap()], port: 7000 },
             Report::Shares { rank: 1, with: 0 },
             Report::Reading { rank: 0, bytes: 1, total: 2 },

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`chunks`] | hashes, and sets of chunks |
 //! | [`manifest`] | what a tree of files contains, checked |
+//! | [`patch`] | a few small changes of a tree, which travel without a chain |
 //! | [`wire`] | messages between two neighbours of the chain |
 //! | [`hop`] | what one host asks for and sends, and when it is done |
 //! | [`control`] | messages between the launcher and the programs that copy |
@@ -17,9 +18,11 @@ pub mod chunks;
 pub mod control;
 pub mod hop;
 pub mod manifest;
+pub mod patch;
 pub mod wire;
 
 pub use chunks::{CHUNK, ChunkId, ChunkSet, Hash, hash};
 pub use hop::{Hop, Step};
 pub use manifest::{ChunkPlace, Entry, Kind, Manifest, ManifestError, RelativePath, Time};
+pub use patch::{Difference, Patch, PatchEntry, Put};
 pub use wire::{Message, WireError};

@@ -4,36 +4,40 @@
 use crate::id::JobId;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// First bytes of a seal. Another version of the format has another number.
 const MAGIC: &[u8] = b"rlaunch seal 2\n";
 
-/// Seal, which is a file beside the directory of the copy.
+/// Seal, which is a file beside the directory of the copy. Names are those of the bytes that it was decoded from: a tree has
+/// thousands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seal {
+pub struct Seal<'a> {
     /// In the order of their paths.
-    pub directories: Vec<SealedDirectory>,
+    #[serde(borrow)]
+    pub directories: Vec<SealedDirectory<'a>>,
 }
 
 /// Directory of a copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SealedDirectory {
+pub struct SealedDirectory<'a> {
     /// Path below the directory of the copy, which itself is empty.
-    #[serde(with = "serde_bytes")]
-    pub path: Vec<u8>,
+    #[serde(borrow, with = "serde_bytes")]
+    pub path: &'a [u8],
     /// Its mode, of which [`SealedDirectory::MODE`] counts.
     pub mode: u32,
-    /// Files and links in it that were copied.
-    pub files: Vec<SealedFile>,
+    /// Files and links in it that were copied, in the order of their names.
+    #[serde(borrow)]
+    pub files: Vec<SealedFile<'a>>,
 }
 
 /// File or link of a copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SealedFile {
-    #[serde(with = "serde_bytes")]
-    pub name: Vec<u8>,
+pub struct SealedFile<'a> {
+    #[serde(borrow, with = "serde_bytes")]
+    pub name: &'a [u8],
     pub size: u64,
     pub inode: u64,
     /// Time of the last write, in seconds and nanoseconds.
@@ -42,12 +46,17 @@ pub struct SealedFile {
     pub ctime: (i64, i64),
 }
 
-impl SealedDirectory {
+impl SealedDirectory<'_> {
     /// Bits of a mode that give rights, and the one that gives files the group of the directory.
     pub const MODE: u32 = 0o2777;
 }
 
-impl Seal {
+impl<'a> Seal<'a> {
+    /// Place of the hash of the content among the bytes of a seal.
+    pub const CONTENT: Range<usize> = MAGIC.len()..MAGIC.len() + 32;
+    /// What is there while a copy is being changed: no tree has that hash. The rest still says what was copied.
+    pub const UNFINISHED: [u8; 32] = [0; 32];
+
     /// Returns where the seal of a copy is.
     pub fn path(copy: &Path) -> PathBuf {
         beside(copy, ".seal")
@@ -67,14 +76,15 @@ impl Seal {
     /// Encodes the seal of a copy with this content, which is a hash.
     pub fn encode(&self, content: &[u8; 32]) -> Vec<u8> {
         // Nothing in it can be refused, and a vector is never full.
-        postcard::to_extend(self, [MAGIC, content].concat()).unwrap_or_default()
+        let body = postcard::to_stdvec(self).unwrap_or_default();
+        [MAGIC, content, &body].concat()
     }
 
-    /// Decodes the seal of a copy with this content; `None` if it is of another one.
-    pub fn decode(bytes: &[u8], content: &[u8; 32]) -> Option<Seal> {
-        let body = bytes.strip_prefix(MAGIC)?.strip_prefix(content)?;
+    /// Decodes a seal, with the hash of what the copy contains.
+    pub fn decode(bytes: &'a [u8]) -> Option<([u8; 32], Seal<'a>)> {
+        let (content, body) = bytes.strip_prefix(MAGIC)?.split_first_chunk::<32>()?;
         match postcard::take_from_bytes(body) {
-            Ok((seal, [])) => Some(seal),
+            Ok((seal, [])) => Some((*content, seal)),
             // Half a file is none.
             Ok(_) | Err(_) => None,
         }
@@ -94,24 +104,25 @@ mod tests {
     #[test]
     fn a_seal_is_of_one_content_and_whole() {
         let file = SealedFile {
-            name: b"x\xff".to_vec(),
+            name: b"x\xff",
             size: 7,
             inode: 8,
             mtime: (-1, 2),
             ctime: (1 << 40, 999_999_999),
         };
         let directories = vec![
-            SealedDirectory { path: b"tree".to_vec(), mode: 0o755, files: vec![file] },
-            SealedDirectory { path: b"tree/empty".to_vec(), mode: 0o2775, files: Vec::new() },
+            SealedDirectory { path: b"tree", mode: 0o755, files: vec![file] },
+            SealedDirectory { path: b"tree/empty", mode: 0o2775, files: Vec::new() },
         ];
         let seal = Seal { directories };
-        let bytes = seal.encode(&[7; 32]);
-        assert_eq!(Seal::decode(&bytes, &[7; 32]), Some(seal));
-        assert_eq!(Seal::decode(&bytes, &[8; 32]), None);
+        let mut bytes = seal.encode(&[7; 32]);
+        assert_eq!(Seal::decode(&bytes), Some(([7; 32], seal.clone())));
         for length in 0..bytes.len() {
-            assert_eq!(Seal::decode(&bytes[..length], &[7; 32]), None, "{length}");
+            assert_eq!(Seal::decode(&bytes[..length]), None, "{length}");
         }
-        assert_eq!(Seal::decode(&[bytes, vec![0]].concat(), &[7; 32]), None);
+        assert_eq!(Seal::decode(&[bytes.clone(), vec![0]].concat()), None);
+        bytes[Seal::CONTENT].copy_from_slice(&Seal::UNFINISHED);
+        assert_eq!(Seal::decode(&bytes), Some((Seal::UNFINISHED, seal)));
         assert_eq!(Seal::path(Path::new("/c/ab.2")), Path::new("/c/ab.2.seal"));
         let holder = Seal::holder(Path::new("/c/ab.2"), JobId(7));
         assert!(Seal::is_holder(&holder, Path::new("/c/ab.2")), "{}", holder.display());

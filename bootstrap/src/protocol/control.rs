@@ -13,6 +13,8 @@
 //!   Hello             ──────▶
 //!                     ◀──────   CheckCopy         if the job has a working tree
 //!   CopyChecked       ──────▶
+//!                     ◀──────   PatchCopy         if little of it has changed
+//!   CopyPatched       ──────▶
 //!                     ◀──────   Job, File…
 //!   Prepared | Refused ─────▶                     the launcher waits for every node
 //!                     ◀──────   Helper            nodes with RDMA: the prover
@@ -113,17 +115,19 @@ pub const BEAT: Duration = Duration::from_secs(2);
 /// Message from the launcher to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToAgent {
-    /// Question whether the copy of a working tree is what it has to be, before the job: the launcher copies it otherwise.
+    /// Question what the copy of a working tree contains, before the job. It is the first message of all, so that agents
+    /// look while other hosts are being reached.
     CheckCopy {
         /// Directory of the copy, with a seal beside it ([`crate::job::seal`]). `~/` is the home directory.
         #[serde(with = "crate::serde_path")]
         copy: PathBuf,
-        /// Hash of what the copy has to contain.
-        content: [u8; 32],
         /// The job, and the node's number in it.
         job: JobId,
         node: NodeId,
     },
+    /// Encoded patch (`rlaunch_copy::Patch`) that makes the copy which the agent has found what it has to be. Sent to the
+    /// node that holds it.
+    PatchCopy(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Description of the job, to prepare for.
     Job(Box<Job>),
     /// Next part of a preloaded file; an empty part marks the end of the file.
@@ -228,6 +232,16 @@ pub enum ToAgent {
     Beat,
 }
 
+/// Copy of a working tree that is what its seal says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundCopy {
+    /// Hash of what it contains.
+    pub content: [u8; 32],
+    /// First node of the job that has found the copy: another one if they share the directory, as that of a home on a file
+    /// server.
+    pub holder: NodeId,
+}
+
 /// Reason for which an agent ends the ranks of its node by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EndCause {
@@ -249,11 +263,12 @@ pub enum FromAgent {
         version: u16,
         facts: NodeFacts,
     },
-    /// Answer to [`ToAgent::CheckCopy`].
-    CopyChecked {
-        /// First node of the job that has found the copy: another one if they share the directory, as that of a home on a file
-        /// server. `None` if the copy is not what it has to be.
-        holder: Option<NodeId>,
+    /// Answer to [`ToAgent::CheckCopy`]: `None` if there is no copy, or something in it is not what its seal says.
+    CopyChecked(Option<FoundCopy>),
+    /// Answer to [`ToAgent::PatchCopy`].
+    CopyPatched {
+        /// Reason why the copy is not what it has to be.
+        failed: Option<String>,
     },
     /// Preparation is complete, and every condition of the job holds on this node.
     Prepared {

@@ -4,7 +4,8 @@ use crate::stream::{acts, parts, whole, written};
 use rlaunch_copy::control::{Limit, Report, Request, Role, Secret, TreeLimit};
 use rlaunch_copy::wire::{Assembly, MAX_RANGES, PREFIX, manifest_parts, split};
 use rlaunch_copy::{
-    CHUNK, ChunkId, ChunkSet, Entry, Hash, Hop, Kind, Manifest, Message, RelativePath, Step, Time,
+    CHUNK, ChunkId, ChunkSet, Difference, Entry, Hash, Hop, Kind, Manifest, Message, Patch,
+    PatchEntry, Put, RelativePath, Step, Time,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -53,15 +54,32 @@ pub(crate) fn frames_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Decodes a manifest.
+/// Decodes a manifest, which does not differ from itself, and a patch.
 pub(crate) fn manifest(data: &[u8]) {
     if let Ok(manifest) = Manifest::decode(data) {
         look_at(&manifest);
+        assert_eq!(Difference::between(&manifest, &manifest), Some(Difference::default()));
+    }
+    if let Ok(patch) = Patch::decode(data) {
+        for PatchEntry { path, put, .. } in &patch.entries {
+            assert!(put.beside().is_none_or(|beside| beside.parent() == path.parent()));
+        }
+        assert_eq!(Patch::decode(&patch.encode()), Ok(patch));
     }
 }
 
 pub(crate) fn manifest_seeds() -> Vec<Vec<u8>> {
-    vec![sample().encode()]
+    let path = |text: &str| RelativePath::new(text).unwrap_or_else(|error| panic!("{error}"));
+    let entry = |name: &str, put| {
+        let mtime = Time { secs: 1_700_000_000, nanos: 5 };
+        PatchEntry { path: path(name), mode: 0o755, mtime, put }
+    };
+    let file = Put::File { beside: path("data/.x"), data: b"content".to_vec() };
+    let link = Put::Link { beside: path("data/.l"), target: b"x".to_vec() };
+    let entries = vec![entry("data", Put::Directory), entry("data/l", link), entry("data/x", file)];
+    let (removed, left) = (vec![path("old/y")], vec![path("old")]);
+    let patch = Patch { content: Hash([7; 32]), entries, removed, left };
+    vec![sample().encode(), patch.encode()]
 }
 
 /// Checks what whoever writes the files relies on.
@@ -134,6 +152,7 @@ pub(crate) fn control_seeds() -> Vec<Vec<u8>> {
         limit: Some(7),
         role: Role::Source { paths: vec!["y".into()] },
         tree: Some(TreeLimit { files: 1, bytes: 2 }),
+        last: None,
         image: None,
     };
     let addresses = vec![[10, 0, 0, 1].into()];

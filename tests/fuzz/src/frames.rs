@@ -173,6 +173,7 @@ pub(crate) fn to_agent_seeds() -> Vec<Vec<u8>> {
         stream(&[
             ToAgent::File { index: 0, data: vec![1; 9] },
             ToAgent::LibraryPart(vec![2; 9]),
+            ToAgent::PatchCopy(vec![3; 9]),
             ToAgent::Beat,
         ]),
     ]

@@ -38,12 +38,18 @@ impl Agent {
         let mut found = None;
         loop {
             match self.next_message().await? {
-                ToAgent::CheckCopy { copy, content, job, node } => {
-                    let checking = move || SealedCopy::find(&copy, &content, job, node);
-                    let copy = self.in_thread(checking).await?;
-                    let holder = copy.as_ref().map(SealedCopy::holder);
-                    self.channel.to_launcher.send(&FromAgent::CopyChecked { holder });
-                    found = copy;
+                ToAgent::CheckCopy { copy, job, node } => {
+                    let checking = move || SealedCopy::find(&copy, job, node).map(Arc::new);
+                    found = self.in_thread(checking).await?;
+                    let answer = found.as_deref().map(SealedCopy::found);
+                    self.channel.to_launcher.send(&FromAgent::CopyChecked(answer));
+                }
+                ToAgent::PatchCopy(patch) => {
+                    let copy = found.clone();
+                    let patching =
+                        move || copy.ok_or_else(|| "no copy was found".to_owned())?.patch(&patch);
+                    let failed = self.in_thread(patching).await?.err();
+                    self.channel.to_launcher.send(&FromAgent::CopyPatched { failed });
                 }
                 ToAgent::Job(job) => {
                     if let Some(found) = found {

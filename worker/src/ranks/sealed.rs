@@ -1,10 +1,14 @@
-//! Copies of working trees that are what their seals say.
+//! Copies of working trees that are what their seals say, and become what a patch makes of them.
 
 use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
+use rlaunch_bootstrap::error_chain;
 use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::job::below_home;
 use rlaunch_bootstrap::job::seal::{Seal, SealedDirectory, SealedFile};
+use rlaunch_bootstrap::protocol::control::FoundCopy;
+use rlaunch_copy::Patch;
+use rlaunch_files::patching;
 use std::env;
 use std::fs;
 use std::os::fd::AsFd;
@@ -16,10 +20,13 @@ use std::time::{Duration, Instant};
 /// more time and says how far it is.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Copy that has its content, as one node of a job has found it.
+/// Copy that is what its seal says, as one node of a job has found it.
 #[derive(Debug)]
 pub(crate) struct SealedCopy {
-    holder: NodeId,
+    copy: PathBuf,
+    /// Bytes of the seal.
+    sealed: Vec<u8>,
+    found: FoundCopy,
     _sign: Option<Sign>,
 }
 
@@ -37,33 +44,44 @@ impl Drop for Sign {
 }
 
 impl SealedCopy {
-    /// Looks whether a copy has this content, and nothing that belongs to it has changed since.
-    pub(crate) fn find(
-        copy: &Path,
-        content: &[u8; 32],
-        job: JobId,
-        node: NodeId,
-    ) -> Option<SealedCopy> {
+    /// Looks whether a copy is what its seal says.
+    pub(crate) fn find(copy: &Path, job: JobId, node: NodeId) -> Option<SealedCopy> {
         let copy = below_home(copy, env::var_os("HOME").as_deref());
-        let seal = Seal::decode(&fs::read(Seal::path(&copy)).ok()?, content)?;
-        is_unchanged(&copy, &seal.directories, PATIENCE).then(|| SealedCopy::sign(&copy, job, node))
-    }
-
-    /// Returns the first node that has found the copy.
-    pub(crate) fn holder(&self) -> NodeId {
-        self.holder
-    }
-
-    /// Leaves a sign for the other nodes of the job, unless one of them has.
-    fn sign(copy: &Path, job: JobId, node: NodeId) -> SealedCopy {
-        let place = Seal::holder(copy, job);
-        if symlink(node.to_string(), &place).is_ok() {
-            remove_signs_of_others(copy, &place);
-            return SealedCopy { holder: node, _sign: Some(Sign(place)) };
+        let sealed = fs::read(Seal::path(&copy)).ok()?;
+        let (content, seal) = Seal::decode(&sealed)?;
+        if content == Seal::UNFINISHED || !is_unchanged(&copy, &seal.directories, PATIENCE) {
+            return None;
         }
-        // Where nothing can be written, nothing can be known.
-        SealedCopy { holder: holder_in(&place).unwrap_or(node), _sign: None }
+        let (holder, sign) = leave_sign(&copy, job, node);
+        Some(SealedCopy { copy, sealed, found: FoundCopy { content, holder }, _sign: sign })
     }
+
+    /// Returns what the copy contains, and the first node that has found it.
+    pub(crate) fn found(&self) -> FoundCopy {
+        self.found
+    }
+
+    /// Makes the copy what an encoded patch says.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason as text. The copy is unfinished then, or as it was.
+    pub(crate) fn patch(&self, patch: &[u8]) -> Result<(), String> {
+        let patch = Patch::decode(patch).map_err(|error| error_chain(&error))?;
+        let patched = patching::patch(&self.copy, &self.sealed, &patch);
+        patched.map_err(|error| error_chain(&error))
+    }
+}
+
+/// Leaves a sign for the other nodes of the job, unless one of them has. Returns the node that has.
+fn leave_sign(copy: &Path, job: JobId, node: NodeId) -> (NodeId, Option<Sign>) {
+    let place = Seal::holder(copy, job);
+    if symlink(node.to_string(), &place).is_ok() {
+        remove_signs_of_others(copy, &place);
+        return (node, Some(Sign(place)));
+    }
+    // Where nothing can be written, nothing can be known.
+    (holder_in(&place).unwrap_or(node), None)
 }
 
 /// Removes what killed agents of earlier jobs have left: one job at a time has the copy.
@@ -79,7 +97,7 @@ fn holder_in(place: &Path) -> Option<NodeId> {
     fs::read_link(place).ok()?.to_str()?.parse().ok().map(NodeId)
 }
 
-fn is_unchanged(copy: &Path, directories: &[SealedDirectory], patience: Duration) -> bool {
+fn is_unchanged(copy: &Path, directories: &[SealedDirectory<'_>], patience: Duration) -> bool {
     let until = Instant::now() + patience;
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let Ok(root) = open(copy, flags, Mode::empty()) else { return false };
@@ -91,18 +109,15 @@ fn is_unchanged(copy: &Path, directories: &[SealedDirectory], patience: Duration
             && directory.is_ok_and(|directory| {
                 fstat(&directory).is_ok_and(has_mode)
                     && files.iter().all(|file| {
-                        let found = fstatat(
-                            directory.as_fd(),
-                            file.name.as_slice(),
-                            AtFlags::AT_SYMLINK_NOFOLLOW,
-                        );
+                        let found =
+                            fstatat(directory.as_fd(), file.name, AtFlags::AT_SYMLINK_NOFOLLOW);
                         found.is_ok_and(|found| is_as_sealed(file, &found))
                     })
             })
     })
 }
 
-fn is_as_sealed(file: &SealedFile, found: &FileStat) -> bool {
+fn is_as_sealed(file: &SealedFile<'_>, found: &FileStat) -> bool {
     let SealedFile { name: _, size, inode, mtime, ctime } = file;
     u64::try_from(found.st_size) == Ok(*size)
         && found.st_ino == *inode
@@ -113,29 +128,30 @@ fn is_as_sealed(file: &SealedFile, found: &FileStat) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rlaunch_copy::{Hash, PatchEntry, Put, RelativePath, Time};
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     const JOB: JobId = JobId(7);
 
-    fn find(copy: &Path, content: u8) -> Option<SealedCopy> {
-        SealedCopy::find(copy, &[content; 32], JOB, NodeId(1))
+    fn find(copy: &Path) -> Option<SealedCopy> {
+        SealedCopy::find(copy, JOB, NodeId(1))
     }
 
     /// Seals a directory with `tree/x` and the link `tree/link`.
-    fn seal(copy: &Path) -> Vec<SealedDirectory> {
-        let sealed = |name: &str| {
+    fn seal(copy: &Path) -> Vec<SealedDirectory<'static>> {
+        let sealed = |name: &'static str| {
             let found = copy.join("tree").join(name).symlink_metadata().unwrap();
             SealedFile {
-                name: name.into(),
+                name: name.as_bytes(),
                 size: found.len(),
                 inode: found.ino(),
                 mtime: (found.mtime(), found.mtime_nsec()),
                 ctime: (found.ctime(), found.ctime_nsec()),
             }
         };
-        let directory = |path: &str, files| {
+        let directory = |path: &'static str, files| {
             let mode = copy.join(path).symlink_metadata().unwrap().mode();
-            SealedDirectory { path: path.into(), mode, files }
+            SealedDirectory { path: path.as_bytes(), mode, files }
         };
         vec![
             directory("", Vec::new()),
@@ -157,12 +173,11 @@ mod tests {
             fs::write(Seal::path(&copy), sealed.encode(&[7; 32])).unwrap();
         };
         make();
-        assert!(find(&copy, 7).is_some());
-        assert!(find(&copy, 8).is_none(), "another content");
+        assert_eq!(find(&copy).unwrap().found().content, [7; 32]);
         assert!(!is_unchanged(&copy, &seal(&copy), Duration::ZERO), "for want of time");
         // What ranks write there.
         fs::write(tree.join("own"), "").unwrap();
-        assert!(find(&copy, 7).is_some());
+        assert!(find(&copy).is_some());
         let old = |name: &str| tree.join(name).with_extension("old");
         let replace = |name: &str, content: &str| {
             fs::rename(tree.join(name), old(name)).unwrap();
@@ -171,7 +186,7 @@ mod tests {
         let give = |name: &str, mode| {
             fs::set_permissions(tree.join(name), fs::Permissions::from_mode(mode)).unwrap();
         };
-        let changes: [&dyn Fn(); 8] = [
+        let changes: [&dyn Fn(); 9] = [
             // The same size, in another file.
             &|| replace("x", "five"),
             &|| fs::write(tree.join("x"), "longer").unwrap(),
@@ -185,32 +200,58 @@ mod tests {
             &|| give("empty", 0o500),
             &|| give("", 0o2755),
             &|| fs::remove_file(Seal::path(&copy)).unwrap(),
+            // By a patch that was not finished.
+            &|| rlaunch_files::sealing::unseal(&copy).unwrap(),
         ];
         for (number, change) in changes.into_iter().enumerate() {
             change();
-            assert!(find(&copy, 7).is_none(), "change {number}");
+            assert!(find(&copy).is_none(), "change {number}");
             fs::remove_dir_all(&copy).unwrap();
             make();
             fs::write(tree.join("own"), "").unwrap();
-            assert!(find(&copy, 7).is_some(), "change {number}");
+            assert!(find(&copy).is_some(), "change {number}");
         }
+    }
+
+    #[test]
+    fn a_patched_copy_is_found_with_its_new_content() {
+        let scratch = tempfile::tempdir().unwrap();
+        let copy = scratch.path().join("copy");
+        fs::create_dir_all(copy.join("tree/empty")).unwrap();
+        fs::write(copy.join("tree/x"), "four").unwrap();
+        symlink("x", copy.join("tree/link")).unwrap();
+        let sealed = Seal { directories: seal(&copy) };
+        fs::write(Seal::path(&copy), sealed.encode(&[7; 32])).unwrap();
+        let path = |text: &str| RelativePath::new(text).unwrap();
+        let put = Put::File { beside: path("tree/.x"), data: b"five".to_vec() };
+        let mtime = Time { secs: 1, nanos: 2 };
+        let entries = vec![PatchEntry { path: path("tree/x"), mode: 0o600, mtime, put }];
+        let (removed, left) = (vec![path("tree/link")], vec![path("tree/empty")]);
+        let patch = Patch { content: Hash([8; 32]), entries, removed, left };
+        let found = find(&copy).unwrap();
+        found.patch(b"no patch").unwrap_err();
+        found.patch(&patch.encode()).unwrap();
+        drop(found);
+        assert_eq!(find(&copy).unwrap().found().content, [8; 32]);
+        assert_eq!(fs::read_to_string(copy.join("tree/x")).unwrap(), "five");
+        assert_eq!(fs::read_dir(copy.join("tree")).unwrap().count(), 1);
     }
 
     #[test]
     fn nodes_that_share_a_copy_know_of_each_other() {
         let (one, clone) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let copy = |of: &tempfile::TempDir| of.path().join("copy");
-        let sign = |of, node| SealedCopy::sign(&copy(of), JOB, NodeId(node));
+        let sign = |of, node| leave_sign(&copy(of), JOB, NodeId(node));
         let found = [sign(&one, 2), sign(&one, 0), sign(&clone, 1), sign(&one, 3)];
-        assert_eq!(found.each_ref().map(SealedCopy::holder), [2, 2, 1, 2].map(NodeId));
+        assert_eq!(found.each_ref().map(|(holder, _)| *holder), [2, 2, 1, 2].map(NodeId));
         drop(found);
         // What the agent of another job has left.
         symlink("5", Seal::holder(&copy(&one), JobId(8))).unwrap();
-        assert_eq!(sign(&one, 0).holder(), NodeId(0));
+        assert_eq!(sign(&one, 0).0, NodeId(0));
         for of in [&one, &clone] {
             assert_eq!(fs::read_dir(of.path()).unwrap().count(), 0);
         }
         let nowhere = one.path().join("none/copy");
-        assert_eq!(SealedCopy::sign(&nowhere, JOB, NodeId(4)).holder(), NodeId(4));
+        assert_eq!(leave_sign(&nowhere, JOB, NodeId(4)).0, NodeId(4));
     }
 }

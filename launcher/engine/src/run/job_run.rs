@@ -53,6 +53,10 @@ pub trait TreeSource: Send {
     /// Returns a hash of what the copy has to contain: what is in the tree once all hosts are reached.
     fn content(&mut self) -> Pending<'_, [u8; 32]>;
 
+    /// Returns an encoded patch that makes a copy with a former content, by its hash, one of what is in the tree now; `None`
+    /// if that is not known, or too much.
+    fn patch(&mut self, former: [u8; 32]) -> Pending<'_, Option<Vec<u8>>>;
+
     /// Copies the tree to all hosts. Returns those whose copy is that of another host, with the latter.
     fn bring(self: Box<Self>) -> Pending<'static, Vec<(String, String)>>;
 }
@@ -144,6 +148,12 @@ impl JobRun {
     pub(crate) fn into_parts(self) -> (Launch, EventLog) {
         let JobRun { spec, reach, stdio, detaching, events, .. } = self;
         (Launch { spec, reach, stdio, detaching, tree: None }, events)
+    }
+
+    /// Returns the directory of hosts that has the copy of a working tree which is to be brought.
+    pub(crate) fn tree_copy(&self) -> Option<PathBuf> {
+        let tree = self.tree.lock().unwrap_or_else(PoisonError::into_inner);
+        tree.as_ref().map(|tree| tree.copy())
     }
 
     pub(crate) fn take_tree(&self) -> Option<Box<dyn TreeSource>> {

@@ -78,6 +78,7 @@ async fn run(job: &JobRun, signals: &mut Signals) -> Result<Exit, Failed> {
     let map = hosts_to_reach(job)?;
     limits::raise_for(map.nodes.len()).iter().for_each(|warning| messages::warn(warning));
     let (connecting, stdio, mut pump) = nodes::open_sessions(&job.spec, map, signals);
+    nodes::check_copies(job, &pump.agents);
     let reached = job.phase("reach", connecting.reach(job, &mut pump)).await;
     let ended = match reached {
         Ok(reached) => phases(job, reached, stdio, &mut pump).await,

@@ -22,6 +22,7 @@ mod tree;
 pub(crate) use connect::{Connecting, open_sessions};
 pub(crate) use helper_upload::HelperUpload;
 pub(crate) use prepare::{Prepared, PreparedNode};
+pub(crate) use tree::check_copies;
 
 use crate::connect::agent::library::RankLibraries;
 use crate::connect::connector::StartedContainer;
@@ -178,25 +179,28 @@ impl Reached {
         Ok(self)
     }
 
-    /// Collects one answer from every node, in the order of nodes: what `take` makes of the messages of agents. Nodes that have
-    /// not answered within `limit` are named in the error.
+    /// Collects one answer from each of these nodes, in the order of nodes: what `take` makes of the messages of agents. Nodes
+    /// that have not answered within `limit` are named in the error.
     async fn answers<T>(
         &self,
         pump: &mut Pump<'_>,
+        from: &[NodeId],
         limit: Duration,
         progress: &Progress,
         mut take: impl FnMut(&Agents, NodeId, FromAgent) -> Option<T>,
     ) -> Result<Vec<T>, Failed> {
         let mut deadline = Deadline::after(limit);
         let mut answers = BTreeMap::new();
-        while answers.len() < self.nodes.len() {
+        while answers.len() < from.len() {
             let Some(AgentMessage { node, message, .. }) = pump.next_message(&mut deadline).await?
             else {
                 let (seconds, missing) = (limit.as_secs(), progress.describe_pending());
                 let message = format!("no answer within {seconds} s: {missing}");
                 return Err(Failed::new(Exit::AGENT, message));
             };
-            if let Some(answer) = take(&pump.agents, node, message) {
+            if let Some(answer) = take(&pump.agents, node, message)
+                && from.contains(&node)
+            {
                 progress.done(&pump.host(node));
                 answers.insert(node, answer);
             }

@@ -2,7 +2,7 @@
 
 use super::detach::Detaching;
 use super::job_run::{JobRun, Pending, Stdio, TreeSource};
-use super::nodes::open_sessions;
+use super::nodes::{check_copies, open_sessions};
 use super::phases;
 use super::signals::{Signals, UserSignal};
 use crate::connect::channel::AgentChannel;
@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::{ExitStatus, InterfaceAddress, NodeFacts, TerminalSize};
 use rlaunch_bootstrap::protocol::control::{
-    BEAT, CleanupReceipt, FrameReader, FromAgent, ToAgent, encode,
+    BEAT, CleanupReceipt, FoundCopy, FrameReader, FromAgent, ToAgent, encode,
 };
 use rlaunch_bootstrap::rendezvous::oob::EdgeReport;
 use rlaunch_plan::testing;
@@ -27,6 +27,9 @@ use tokio::time::{Instant, interval_at, timeout};
 
 /// Time in which any wait of rlaunch must have ended.
 const FOREVER: Duration = Duration::from_secs(3600);
+/// What copies of the working tree contained, and what they have to.
+const FORMER: [u8; 32] = [6; 32];
+const CONTENT: [u8; 32] = [7; 32];
 /// Size that the user gives the terminal.
 const WIDE: TerminalSize = TerminalSize { rows: 30, columns: 100 };
 
@@ -34,6 +37,7 @@ const WIDE: TerminalSize = TerminalSize { rows: 30, columns: 100 };
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum At {
     CheckCopy,
+    PatchCopy,
     Job,
     Join,
     Table,
@@ -60,7 +64,7 @@ enum Trouble {
     Resized,
     /// The user presses Ctrl-Z, and the agent fails once it is told that the job goes on.
     Suspended,
-    /// The copy of the working tree is not what it has to be.
+    /// The copy of the working tree is not what it has to be, and no patch makes it that.
     Differs,
     /// The same, and the user presses Ctrl-Z while it is copied.
     SuspendedCopy,
@@ -86,7 +90,7 @@ impl Agent {
         loop {
             while let Some(message) = frames.next_frame::<ToAgent>().unwrap() {
                 is_suspended |= message == ToAgent::Suspend;
-                let made = trouble.filter(|(at, _)| Some(*at) == begin_of(&message));
+                let made = trouble.filter(|(at, _)| Some(*at) == at_of(&message));
                 let answers = match made.map(|(_, trouble)| trouble) {
                     Some(Trouble::Stalls) => return std::future::pending().await,
                     Some(Trouble::Closes) => return,
@@ -102,9 +106,12 @@ impl Agent {
                         signals.send(UserSignal::Resize(WIDE)).unwrap();
                         answers(rank, &message, began)
                     }
-                    Some(Trouble::Differs | Trouble::SuspendedCopy) => {
-                        vec![FromAgent::CopyChecked { holder: None }]
-                    }
+                    Some(Trouble::Differs | Trouble::SuspendedCopy) => match at_of(&message) {
+                        Some(At::PatchCopy) => {
+                            vec![FromAgent::CopyPatched { failed: Some("no space".into()) }]
+                        }
+                        _ => vec![FromAgent::CopyChecked(None)],
+                    },
                     Some(Trouble::Suspended) => {
                         signals.send(UserSignal::Suspend).unwrap();
                         Vec::new()
@@ -135,9 +142,10 @@ impl Agent {
     }
 }
 
-fn begin_of(message: &ToAgent) -> Option<At> {
+fn at_of(message: &ToAgent) -> Option<At> {
     match message {
         ToAgent::CheckCopy { .. } => Some(At::CheckCopy),
+        ToAgent::PatchCopy(_) => Some(At::PatchCopy),
         ToAgent::Job(_) => Some(At::Job),
         ToAgent::Join { .. } => Some(At::Join),
         ToAgent::Table(_) => Some(At::Table),
@@ -151,8 +159,9 @@ fn answers(rank: Rank, message: &ToAgent, began: Instant) -> Vec<FromAgent> {
     let address = |text: &str| text.parse().unwrap();
     match message {
         ToAgent::CheckCopy { node, .. } => {
-            vec![FromAgent::CopyChecked { holder: Some(*node) }]
+            vec![FromAgent::CopyChecked(Some(FoundCopy { content: FORMER, holder: *node }))]
         }
+        ToAgent::PatchCopy(_) => vec![FromAgent::CopyPatched { failed: None }],
         ToAgent::Job(_) => vec![FromAgent::Prepared {
             notices: vec![],
             ports: vec![21_000, 21_001],
@@ -201,7 +210,11 @@ impl TreeSource for Tree {
     }
 
     fn content(&mut self) -> Pending<'_, [u8; 32]> {
-        Box::pin(async { Ok([7; 32]) })
+        Box::pin(async { Ok(CONTENT) })
+    }
+
+    fn patch(&mut self, former: [u8; 32]) -> Pending<'_, Option<Vec<u8>>> {
+        Box::pin(async move { Ok((former == FORMER).then(|| b"patch".to_vec())) })
     }
 
     fn bring(self: Box<Self>) -> Pending<'static, Vec<(String, String)>> {
@@ -252,6 +265,7 @@ async fn attempt(at: At, trouble: Trouble) -> (Failed, u64) {
     });
     let agents: Vec<(NodeFacts, AgentChannel)> = agents.collect();
     let (connecting, stdio, mut pump) = open_sessions(&job.spec, map, &mut signals);
+    check_copies(&job, &pump.agents);
     let reached = connecting.reached_by(&job, agents);
     let ended = timeout(FOREVER, phases(&job, reached, stdio, &mut pump)).await;
     let ended = ended.unwrap_or_else(|_| panic!("{trouble:?} at {at:?}: no end"));
@@ -266,7 +280,7 @@ async fn attempt(at: At, trouble: Trouble) -> (Failed, u64) {
 
 #[tokio::test(start_paused = true)]
 async fn each_trouble_ends_each_phase_in_time_and_is_named() {
-    use At::{CheckCopy, Job, Join, Start, Table};
+    use At::{CheckCopy, Job, Join, PatchCopy, Start, Table};
     use Trouble::{Closes, Fails, IsSilent, Signal, Stalls, Timeout};
     let before = "interrupted before any rank was started";
     let interrupted = "interrupted: ";
@@ -274,7 +288,7 @@ async fn each_trouble_ends_each_phase_in_time_and_is_named() {
     let table = "rendezvous: the rank table did not reach every host in 8 s";
     let fails = "cannot read its disk: no answer";
     let late = "not done within 3 s (--timeout)";
-    for at in [CheckCopy, Job, Join, Table, Start] {
+    for at in [CheckCopy, PatchCopy, Job, Join, Table, Start] {
         // The root of the tree is a, the troubled host is else b.
         let host = if at == Table { "a" } else { "b" };
         let lost = |how: &str| format!("node {host} is lost: {how}");
@@ -294,6 +308,7 @@ async fn each_trouble_ends_each_phase_in_time_and_is_named() {
     // Ranks may be silent for as long as they want.
     for (at, exit, seconds, sentence) in [
         (CheckCopy, 202, 30, "no answer within 30 s: b (comparing the working tree)"),
+        (PatchCopy, 202, 30, "no answer within 30 s: b (changing the copy of the working tree)"),
         (Job, 202, 30, "no answer within 30 s: b (preparing)"),
         (Join, 204, 8, "rendezvous: b did not join within 8 s"),
         (Table, 204, 8, table),
@@ -306,8 +321,12 @@ async fn each_trouble_ends_each_phase_in_time_and_is_named() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tree_is_copied_if_any_host_has_another() {
-    let (failed, took) = attempt(At::CheckCopy, Trouble::Differs).await;
-    assert_eq!((failed.exit.0, took, &*failed.message), (203, 0, "no copy"), "{failed:?}");
+    // Or if one cannot patch it.
+    for at in [At::CheckCopy, At::PatchCopy] {
+        let (failed, took) = attempt(at, Trouble::Differs).await;
+        let case = format!("{at:?}: {failed:?}");
+        assert_eq!((failed.exit.0, took, &*failed.message), (203, 0, "no copy"), "{case}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -315,6 +334,8 @@ async fn agents_are_told_of_a_suspension_before_ranks_run() {
     for (at, trouble, seconds) in [
         (At::CheckCopy, Trouble::Suspended, 0),
         (At::CheckCopy, Trouble::SuspendedCopy, 2),
+        (At::PatchCopy, Trouble::Suspended, 0),
+        (At::PatchCopy, Trouble::SuspendedCopy, 2),
         (At::Job, Trouble::Suspended, 0),
         (At::Join, Trouble::Suspended, 0),
         (At::Table, Trouble::Suspended, 0),

@@ -383,8 +383,13 @@ pub(super) fn measuring_program(measurement: &MeasurementArgs) -> Result<PathBuf
 
 /// Finds a program that comes with rlaunch, for this machine. `agent` is the path from `--agent`.
 pub(super) fn own_program(name: &'static str, agent: Option<&Path>) -> Result<PathBuf, Failed> {
-    let program = store::beside_agent(name, agent, std::env::consts::ARCH)
-        .map_err(|error| Failed::from_error(Exit::FILES, &error).hint(error.hint()))?;
+    const ARCH: &str = std::env::consts::ARCH;
+    let failed =
+        |error: store::AgentStoreError| Failed::from_error(Exit::FILES, &error).hint(error.hint());
+    if let Some(path) = store::path_beside_agent(name, agent, ARCH).map_err(failed)? {
+        return Ok(path);
+    }
+    let program = store::carried(name, agent, ARCH).map_err(failed)?;
     program.local_path().map_err(|error| {
         Failed::new(Exit::FILES, format!("no place for {program} on this machine: {error}"))
             .hint(Some(host_file::PLACES))

@@ -11,6 +11,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::{PortRange, WorkingDir};
 use rlaunch_console::progress;
+use rlaunch_copy::Hash;
 use rlaunch_copy::control::{Report, Request, Secret};
 use rlaunch_engine::connect::agent::store;
 use rlaunch_engine::connect::connector::Reach;
@@ -295,10 +296,28 @@ impl Attempt {
             // Fails if the program has ended, which is noticed as that. It ignores a second one.
             let _ = to_local.write_all(&line(&Report::Reached)?);
         }
+        self.reported(Reports::tree).await
+    }
+
+    /// Asks what has changed since the working tree, which was read, had a former content. Returns an encoded patch, unless
+    /// that is not known, or too much.
+    pub(super) async fn patch(&mut self, former: [u8; 32]) -> Result<Option<Vec<u8>>, Failed> {
+        if let Some((to_local, _)) = &mut self.local {
+            // As above.
+            let _ = to_local.write_all(&line(&Report::Since { hash: Hash(former) })?);
+        }
+        self.reported(Reports::patch).await
+    }
+
+    /// Waits until the program on this machine has reported something.
+    async fn reported<T>(
+        &self,
+        take: fn(&Reports) -> Option<Result<T, Failed>>,
+    ) -> Result<T, Failed> {
         let changed = lock(&self.reports).changed();
         loop {
-            if let Some(state) = lock(&self.reports).tree() {
-                return state;
+            if let Some(reported) = take(&lock(&self.reports)) {
+                return reported;
             }
             changed.notified().await;
         }
@@ -403,10 +422,11 @@ fn requests(way: &Way, transfer: &TransferArgs, hosts: &[String]) -> Result<Requ
         limit: transfer.limit,
         role,
         tree: way.tree(),
+        last: way.last(),
         image: image.clone(),
     });
     image.iter_mut().for_each(|image| image.scratch = None);
-    Ok(Requests { of_ranks: Request { image, ..of_ranks }, of_local })
+    Ok(Requests { of_ranks: Request { last: None, image, ..of_ranks }, of_local })
 }
 
 /// Makes a line the stdin of all ranks. Returns what is held until the job has opened it by its path.

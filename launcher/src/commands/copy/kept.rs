@@ -134,6 +134,9 @@ pub(super) async fn prune(
     }
     let mut roots: Vec<String> = trees.into_iter().map(|of| of.root).collect();
     roots.dedup();
+    for name in roots.iter().filter_map(|root| Path::new(root).file_name()?.to_str()) {
+        sync::forget(name);
+    }
     let question = Question::Prune { trees: roots };
     let answered = ask::hosts(Origin::of(args, config), &question).await?;
     for (host, answers) in answered {

@@ -201,8 +201,8 @@ fn resume_hint() -> String {
 pub(crate) enum Way {
     /// From this machine to each host.
     Push { paths: Vec<String>, destination: String },
-    /// A working tree, from this machine to each host.
-    Tree { path: String, destination: String, limit: TreeLimit },
+    /// A working tree, from this machine to each host. `last` is the file that keeps the list of what was copied last.
+    Tree { path: String, destination: String, limit: TreeLimit, last: Option<String> },
     /// From one of the hosts to each other one.
     Between { from: String, paths: Vec<String>, destination: String },
     /// Container image, to the engines of `hosts`; from one of the hosts, or from this machine.
@@ -283,6 +283,14 @@ impl Way {
     fn tree(&self) -> Option<TreeLimit> {
         match self {
             Way::Tree { limit, .. } => Some(*limit),
+            Way::Push { .. } | Way::Between { .. } | Way::Image { .. } | Way::Fetch { .. } => None,
+        }
+    }
+
+    /// Returns the file here that keeps the list of a working tree.
+    fn last(&self) -> Option<String> {
+        match self {
+            Way::Tree { last, .. } => last.clone(),
             Way::Push { .. } | Way::Between { .. } | Way::Image { .. } | Way::Fetch { .. } => None,
         }
     }

@@ -5,7 +5,7 @@ use super::progress::{HostState, ProgressLine, Source};
 use super::{HostCopy, LeftOut};
 use crate::commands::bench::records::LineReader;
 use rlaunch_console::messages;
-use rlaunch_copy::control::{Limit, Report};
+use rlaunch_copy::control::{Hex, Limit, Report};
 use rlaunch_engine::run::job_run::StartFacts;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::{Failed, FailedHost};
@@ -56,6 +56,8 @@ pub(super) struct Reports {
     too_large: Option<(u64, u64)>,
     /// Hash of what a working tree contains.
     content: Option<[u8; 32]>,
+    /// Encoded patch that makes a former copy one of that tree, if there is any.
+    patch: Option<Option<Vec<u8>>>,
     /// Whether the program on this machine says nothing more.
     is_local_over: bool,
     changed: Arc<Notify>,
@@ -78,6 +80,7 @@ impl Reports {
             refused: Vec::new(),
             too_large: None,
             content: None,
+            patch: None,
             is_local_over: false,
             changed: Arc::default(),
             is_local_killed: false,
@@ -93,7 +96,7 @@ impl Reports {
     /// Takes a report of a program. One that names a rank is about this rank, whoever reports it.
     pub(super) fn note(&mut self, source: Source, report: Report) {
         match report {
-            Report::Reached | Report::Listening { .. } => {}
+            Report::Reached | Report::Since { .. } | Report::Listening { .. } => {}
             Report::Shares { rank, with } => {
                 let with = self.index(with);
                 self.state(rank, source).into_iter().for_each(|state| state.shares = with);
@@ -139,6 +142,10 @@ impl Reports {
             Report::TooLarge { files, bytes } => self.too_large = Some((files, bytes)),
             Report::Content { hash } => {
                 self.content = Some(hash.0);
+                self.changed.notify_one();
+            }
+            Report::Patch { bytes } => {
+                self.patch = Some(bytes.map(|Hex(bytes)| bytes));
                 self.changed.notify_one();
             }
             Report::Failed { rank, text, hint } => {
@@ -223,17 +230,28 @@ impl Reports {
         if let Some(content) = self.content {
             return Some(Ok(TreeState::Read(content)));
         }
-        match (self.local_failure(), self.too_large) {
+        match (self.silence(), self.too_large) {
             (Some(failed), Some((files, bytes))) => {
                 Some(Ok(TreeState::TooLarge { files, bytes, failed }))
             }
-            (Some(failed), None) => Some(Err(failed)),
-            (None, _) if self.is_local_over => {
-                let message = "the program that copies has ended without a word";
-                Some(Err(Failed::new(Exit::BUG, message)))
-            }
-            (None, _) => None,
+            (failed, _) => failed.map(Err),
         }
+    }
+
+    /// Returns what makes a former copy one of the working tree, if that is known and little; `None` while the program on this
+    /// machine finds that out.
+    pub(super) fn patch(&self) -> Option<Result<Option<Vec<u8>>, Failed>> {
+        let patch = self.patch.clone().map(Ok);
+        patch.or_else(|| self.silence().map(Err))
+    }
+
+    /// Returns why the program on this machine says nothing more; `None` while it runs.
+    fn silence(&self) -> Option<Failed> {
+        let wordless = || {
+            let message = "the program that copies has ended without a word";
+            self.is_local_over.then(|| Failed::new(Exit::BUG, message))
+        };
+        self.local_failure().or_else(wordless)
     }
 
     /// Returns the failure of the program on this machine.
@@ -552,6 +570,22 @@ mod tests {
             let expected = PATIENCE_WITH_LOCAL + Duration::from_secs(seconds);
             assert_eq!(reports.patience_with_local(), expected);
         }
+    }
+
+    #[test]
+    fn a_patch_is_waited_for_while_the_program_here_runs() {
+        for bytes in [Some(b"patch".to_vec()), None] {
+            let mut reports = reports(Source::Rank);
+            assert!(reports.patch().is_none());
+            reports.note(Source::Local, Report::Patch { bytes: bytes.clone().map(Hex) });
+            assert_eq!(reports.patch().unwrap().unwrap(), bytes);
+        }
+        let mut reports = reports(Source::Rank);
+        reports.local_is_over();
+        assert_eq!(reports.patch().unwrap().unwrap_err().exit, Exit::BUG);
+        let text = "x changed after its copy had begun";
+        reports.note(Source::Local, Report::Failed { rank: LOCAL, text: text.into(), hint: None });
+        assert_eq!(reports.patch().unwrap().unwrap_err().message, text);
     }
 
     #[test]

@@ -228,6 +228,10 @@ impl TreeSource for Copies {
         Box::pin(self.content())
     }
 
+    fn patch(&mut self, former: [u8; 32]) -> Pending<'_, Option<Vec<u8>>> {
+        Box::pin(self.attempt.patch(former))
+    }
+
     fn bring(self: Box<Self>) -> Pending<'static, Vec<(String, String)>> {
         Box::pin((*self).bring())
     }
@@ -235,7 +239,9 @@ impl TreeSource for Copies {
 
 fn begin(tree: &SyncedTree, copy: &str, ahead: &Ahead) -> Result<Attempt, Failed> {
     let path = tree.directory.display().to_string();
-    let way = Way::Tree { path, destination: copy.to_owned(), limit: tree.limit };
+    let name = Path::new(copy).file_name().and_then(|name| name.to_str());
+    let last = name.and_then(list_of).and_then(|list| list.to_str().map(str::to_owned));
+    let way = Way::Tree { path, destination: copy.to_owned(), limit: tree.limit, last };
     Attempt::begin(&way, &TRANSFER, Origin::Job(ahead).launch_copy(&way, &[])?)
 }
 
@@ -284,14 +290,28 @@ pub(super) fn hold_named(name: &str) -> Option<Flock<File>> {
     Flock::lock(lock_of(name)?, FlockArg::LockExclusiveNonblock).ok()
 }
 
-/// Opens the lock of a copy that was made from here. For writing, without which NFS locks nothing.
-fn lock_of(name: &str) -> Option<File> {
-    let (key, number) = name.split_once('.').unwrap_or((name, "1"));
-    let path = locks()?.join(format!("{key}.{number}.lock"));
-    OpenOptions::new().write(true).open(path).ok()
+/// Forgets what the copy of this directory's name contains, because it was removed.
+pub(super) fn forget(name: &str) {
+    // A list that stays is of a content that no host has.
+    let _ = list_of(name).map(fs::remove_file);
 }
 
-/// Returns the directory of locks, which tell the copies that were made from here from those of other machines; `None` if no
+/// Opens the lock of a copy that was made from here. For writing, without which NFS locks nothing.
+fn lock_of(name: &str) -> Option<File> {
+    OpenOptions::new().write(true).open(file_of(name, "lock")?).ok()
+}
+
+/// Returns the file that keeps the list of what was copied last to a directory of this name.
+fn list_of(name: &str) -> Option<PathBuf> {
+    file_of(name, "files")
+}
+
+fn file_of(name: &str, kind: &str) -> Option<PathBuf> {
+    let (key, number) = name.split_once('.').unwrap_or((name, "1"));
+    Some(locks()?.join(format!("{key}.{number}.{kind}")))
+}
+
+/// Returns the directory of locks and lists. Locks tell the copies that were made from here from those of other machines; `None` if no
 /// directory is known.
 fn locks() -> Option<PathBuf> {
     Some(ProcessEnv::current().state_directory()?.join("rlaunch/sync"))
@@ -373,6 +393,16 @@ mod tests {
         let name = one.directory.file_name().unwrap();
         assert_eq!(one.in_copy("~/c"), Path::new("~/c").join(name));
         assert_eq!(tree(Path::new("/")).in_copy("~/c").as_os_str(), "~/c");
+    }
+
+    #[test]
+    fn each_copy_has_a_lock_and_a_list() {
+        let name = |name: &str, kind: &str| {
+            let path = file_of(name, kind).unwrap();
+            path.file_name().unwrap().to_str().unwrap().to_owned()
+        };
+        assert_eq!(name("k", "lock"), "k.1.lock");
+        assert_eq!(name("k.2", "files"), "k.2.files");
     }
 
     #[test]

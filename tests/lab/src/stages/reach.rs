@@ -63,7 +63,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("launcher/commands/found.rs launcher/commands/stop.rs launcher/commands/rerun.rs launcher/run/notify.rs", "jobs live detached", ""),
     ("launcher/commands/exec worker/ranks/session bootstrap/protocol/session.rs", "sessions library", ""),
     ("launcher/commands/monitor", "monitor field", ""),
-    ("launcher/commands/copy launcher/schemas/copy.schema.json launcher/schemas/images.schema.json worker/copier bootstrap/copy", "copy copy_images sync packages shipped", ""),
+    ("launcher/commands/copy launcher/schemas/copy.schema.json launcher/schemas/images.schema.json worker/copier worker/files bootstrap/copy", "copy copy_images sync packages shipped", ""),
     // What is wrong with hosts.
     ("launcher/checks launcher/findings launcher/commands/doctor worker/diagnosis worker/node/diagnostics bootstrap/protocol/diagnosis.rs", "doctor hello monitor", "doctor"),
     ("launcher/commands/network worker/network/cabling bootstrap/protocol/network.rs", "network_plan doctor field", "up guides"),

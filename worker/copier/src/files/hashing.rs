@@ -197,11 +197,13 @@ pub fn manifest(
         files.settle(index, since, attempt == ATTEMPTS)?;
     }
     // Other files of the directory may be copied at other times, but those that are gone never will.
-    index.retain(|path| {
-        let Ok(path) = RelativePath::new(path) else { return false };
-        let is_listed = walk.entries.binary_search_by(|found| found.path.cmp(&path)).is_ok();
-        is_listed || fs::symlink_metadata(walk.place(&path)).is_ok()
-    });
+    if index.len() > walk.files() {
+        index.retain(|path| {
+            let Ok(path) = RelativePath::new(path) else { return false };
+            let is_listed = walk.entries.binary_search_by(|found| found.path.cmp(&path)).is_ok();
+            is_listed || fs::symlink_metadata(walk.place(&path)).is_ok()
+        });
+    }
     let entries = walk.entries.iter().zip(files.metas).zip(files.hashes);
     let entries = entries.filter_map(|((found, meta), hashes)| {
         let kind = match &found.kind {

@@ -6,6 +6,8 @@
 //! another time, so it is read the next time as well.
 
 use super::meta::Stamp;
+use super::walk::joined;
+use rlaunch_bootstrap::job::seal::Seal;
 use rlaunch_copy::{Hash, RelativePath, Time, hash};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -83,9 +85,32 @@ impl Index {
             (stored.mount, stored.is_received, stored.records)
         });
         let known = records.into_iter().map(|record| (record.path, record.known)).collect();
-        let saved_at = file.as_ref().and_then(|file| fs::metadata(file).ok());
-        let saved_at = saved_at.map_or(0, |metadata| metadata.mtime());
-        Index { file, root, mount, known, is_received, saved_at, is_changed: false }
+        let saved_at = file.as_deref().map_or(0, written_at);
+        let mut index =
+            Index { file, root, mount, known, is_received, saved_at, is_changed: false };
+        let seal = Seal::path(&index.root());
+        if let Ok(sealed) = fs::read(&seal) {
+            index.saved_at = saved_at.max(written_at(&seal));
+            index.adopt(&sealed);
+        }
+        index
+    }
+
+    /// Notes the files that an agent has put into the copy of a working tree, of which only the seal knows. What they contain
+    /// is read by the next copy.
+    fn adopt(&mut self, sealed: &[u8]) {
+        let Some((_, seal)) = Seal::decode(sealed) else { return };
+        for (directory, file) in
+            seal.directories.iter().flat_map(|of| of.files.iter().map(move |file| (of.path, file)))
+        {
+            let (path, stamp) = (joined(directory, file.name), Stamp::of_sealed(file));
+            let known = self.known.get(&path);
+            if known.is_none_or(|known| known.stamp.ctime() < stamp.ctime()) {
+                self.is_changed = true;
+                let known = Known { stamp, is_racy: true, is_received: true, hashes: Vec::new() };
+                self.known.insert(path, known);
+            }
+        }
     }
 
     /// Loads the indexes of all directories of this host that files have come to.
@@ -188,8 +213,10 @@ impl Index {
     /// Notes what a file contains that was read from `since` on.
     pub fn insert(&mut self, path: &RelativePath, stamp: Stamp, hashes: &[Hash], since: Time) {
         let before = self.known.get(path.as_bytes());
+        // An agent notes no hashes of what it puts there.
         let is_received = before.is_some_and(|known| {
-            known.is_received && known.stamp == stamp && known.hashes == hashes
+            let has_hashes = known.hashes == hashes || known.hashes.is_empty();
+            known.is_received && known.stamp == stamp && has_hashes
         });
         self.note(path, stamp, hashes, since, is_received);
     }
@@ -231,6 +258,11 @@ impl Index {
         self.is_changed |= self.known.remove(path).is_some();
     }
 
+    /// Returns the number of files that it knows.
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
     /// Forgets the files for which `is_there` is false.
     pub fn retain(&mut self, is_there: impl Fn(&[u8]) -> bool) {
         let before = self.known.len();
@@ -269,6 +301,11 @@ impl Index {
         let body = postcard::to_stdvec(&stored).unwrap_or_default();
         [MAGIC, &hash(&body).0, &body].concat()
     }
+}
+
+/// Returns when a file was written, in seconds since 1970.
+fn written_at(file: &Path) -> i64 {
+    fs::metadata(file).map_or(0, |metadata| metadata.mtime())
 }
 
 /// Returns the directory that indexes are in.

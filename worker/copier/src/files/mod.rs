@@ -8,15 +8,13 @@
 //! | [`hashing`] | a manifest, by several threads |
 //! | [`original`] | chunks of the files that a manifest was made of |
 //! | [`stage`] | files that are made at the destination |
-//! | `beneath` | opening files below a directory without following links |
 //! | `unfinished` | names of files that are being made, and their locks |
-//! | `meta` | what the file system says about a file |
+//!
+//! Files are opened, looked at and changed by the crate `rlaunch_files`.
 
-mod beneath;
 pub mod hashing;
 pub mod index;
 pub mod kept;
-mod meta;
 pub mod original;
 pub mod stage;
 mod unfinished;
@@ -24,8 +22,10 @@ pub mod walk;
 
 pub use hashing::{HashError, manifest};
 pub use index::Index;
-pub use meta::{Meta, Stamp};
 pub use original::{Original, OriginalError, Part};
+pub use rlaunch_files::meta::{Meta, Stamp};
+use rlaunch_files::{beneath, meta};
+pub(crate) use stage::path_beside;
 pub use stage::{Finished, Stage, StageError};
 pub(crate) use unfinished::staging_name_of;
 pub use walk::{Found, FoundKind, How, Walk, WalkError, walk};

@@ -12,6 +12,7 @@ use super::meta::Meta;
 use super::unfinished::is_staging_name;
 use hub::HubModel;
 use rlaunch_copy::RelativePath;
+use rustix::fs::FileType;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
@@ -150,7 +151,7 @@ pub fn walk(root: &Path, how: &How) -> Result<Walk, WalkError> {
     if !metadata.is_dir() {
         return Err(WalkError::Special { path: root.to_owned() });
     }
-    let mut collected = Collected::new(root, Meta::of(&metadata));
+    let mut collected = Collected::new(root, Meta::of(&metadata))?;
     match how {
         How::All => everything(&mut collected, Vec::new())?,
         How::Git => of_git(&mut collected)?,
@@ -165,7 +166,7 @@ fn one_file(path: &Path, metadata: &Metadata) -> Result<Walk, WalkError> {
     let (Some(name), Some(parent)) = (path.file_name(), path.parent()) else {
         return Err(WalkError::Special { path: path.to_owned() });
     };
-    let relative = relative(path, name.as_bytes().to_vec())?;
+    let relative = relative(parent, name.as_bytes())?;
     let found = Found { path: relative, meta: Meta::of(metadata), kind: FoundKind::File };
     // The parent of a name alone is empty.
     let root = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
@@ -175,6 +176,8 @@ fn one_file(path: &Path, metadata: &Metadata) -> Result<Walk, WalkError> {
 /// What has been found so far.
 pub(super) struct Collected {
     root: PathBuf,
+    /// The same, opened: to look from there is half as much work as by whole paths.
+    beneath: Beneath,
     top: Meta,
     entries: Vec<Found>,
     left_out: Vec<RelativePath>,
@@ -185,15 +188,16 @@ pub(super) struct Collected {
 }
 
 impl Collected {
-    fn new(root: &Path, top: Meta) -> Collected {
-        Collected {
+    fn new(root: &Path, top: Meta) -> Result<Collected, WalkError> {
+        Ok(Collected {
             root: root.to_owned(),
+            beneath: Beneath::open(root).map_err(|cause| read_error(root, cause))?,
             top,
             entries: Vec::new(),
             left_out: Vec::new(),
             seen: HashMap::new(),
             of_kernel: HashMap::new(),
-        }
+        })
     }
 
     pub(super) fn root(&self) -> &Path {
@@ -246,52 +250,53 @@ impl Collected {
         if let Some(is_directory) = self.seen.get(path) {
             return Ok(*is_directory);
         }
-        let place = self.place(path);
-        let is_directory = match fs::symlink_metadata(&place) {
-            Ok(metadata) => self.add_found(&place, path.to_vec(), &metadata)?,
-            Err(cause) if is_gone(&cause) => false,
-            Err(cause) => return Err(read_error(&place, cause)),
+        let is_directory = match self.beneath.look(path) {
+            Ok(Some(seen)) => self.add_found(path, seen.file_type, seen.meta)?,
+            Ok(None) => false,
+            Err(cause) => return Err(read_error(&self.place(path), cause.into())),
         };
         self.seen.insert(path.to_vec(), is_directory);
         Ok(is_directory)
     }
 
-    fn is_of_kernel(&mut self, place: &Path, metadata: &Metadata) -> bool {
-        if let Some(known) = self.of_kernel.get(&metadata.dev()) {
+    fn is_of_kernel(&mut self, path: &RelativePath, device: u64) -> bool {
+        if let Some(known) = self.of_kernel.get(&device) {
             return *known;
         }
         // A file that is gone says nothing of the others.
-        let is_of_kernel = is_of_kernel(place);
+        let is_of_kernel = is_of_kernel(&self.place(path.as_bytes()));
         if let Some(is_of_kernel) = is_of_kernel {
-            self.of_kernel.insert(metadata.dev(), is_of_kernel);
+            self.of_kernel.insert(device, is_of_kernel);
         }
         is_of_kernel.unwrap_or(false)
     }
 
     fn add_found(
         &mut self,
-        place: &Path,
-        path: Vec<u8>,
-        metadata: &Metadata,
+        path: &[u8],
+        file_type: FileType,
+        meta: Meta,
     ) -> Result<bool, WalkError> {
-        let file_type = metadata.file_type();
-        let path = relative(place, path)?;
-        let kind = if file_type.is_dir() {
-            FoundKind::Directory
-        } else if file_type.is_symlink() {
-            match fs::read_link(place) {
-                Ok(target) => FoundKind::Link { target: target.into_os_string().into_vec() },
-                Err(cause) if is_gone(&cause) => return Ok(false),
-                Err(cause) => return Err(read_error(place, cause)),
+        let path = relative(&self.root, path)?;
+        let kind = match file_type {
+            FileType::Directory => FoundKind::Directory,
+            FileType::Symlink => {
+                let place = self.place(path.as_bytes());
+                match fs::read_link(&place) {
+                    Ok(target) => FoundKind::Link { target: target.into_os_string().into_vec() },
+                    Err(cause) if is_gone(&cause) => return Ok(false),
+                    Err(cause) => return Err(read_error(&place, cause)),
+                }
             }
-        } else if !file_type.is_file() || self.is_of_kernel(place, metadata) {
-            self.left_out.push(path);
-            return Ok(false);
-        } else {
-            FoundKind::File
+            FileType::RegularFile if !self.is_of_kernel(&path, meta.device) => FoundKind::File,
+            _ => {
+                self.left_out.push(path);
+                return Ok(false);
+            }
         };
-        self.entries.push(Found { path, meta: Meta::of(metadata), kind });
-        Ok(file_type.is_dir())
+        let is_directory = kind == FoundKind::Directory;
+        self.entries.push(Found { path, meta, kind });
+        Ok(is_directory)
     }
 }
 
@@ -330,7 +335,8 @@ pub(super) fn everything(collected: &mut Collected, directory: Vec<u8>) -> Resul
                 metadata => metadata.map_err(|cause| read_error(&entry.path(), cause))?,
             };
             let path = joined(&directory, name.as_bytes());
-            if collected.add_found(&entry.path(), path.clone(), &metadata)? {
+            let file_type = FileType::from_raw_mode(metadata.mode());
+            if collected.add_found(&path, file_type, Meta::of(&metadata))? {
                 left.push(path);
             }
         }
@@ -425,8 +431,9 @@ pub(super) fn joined(directory: &[u8], name: &[u8]) -> Vec<u8> {
     if directory.is_empty() { name.to_vec() } else { [directory, name].join(&b'/') }
 }
 
-fn relative(place: &Path, path: Vec<u8>) -> Result<RelativePath, WalkError> {
-    RelativePath::new(path).map_err(|_| WalkError::Path { path: place.to_owned() })
+fn relative(root: &Path, path: &[u8]) -> Result<RelativePath, WalkError> {
+    let place = || root.join(OsStr::from_bytes(path));
+    RelativePath::new(path).map_err(|_| WalkError::Path { path: place() })
 }
 
 #[cfg(test)]

@@ -74,7 +74,8 @@ fn what_the_kernel_makes_is_no_file() {
         assert_eq!(error.to_string(), expected);
     }
     // Where such a file system is mounted below what is copied.
-    let mut collected = Collected::new(Path::new("/"), Meta::of(&fs::metadata("/").unwrap()));
+    let mut collected =
+        Collected::new(Path::new("/"), Meta::of(&fs::metadata("/").unwrap())).unwrap();
     assert!(!collected.add_with_parents(b"proc/version").unwrap());
     let walk = collected.into_walk();
     assert_eq!(names(&walk), ["proc"]);

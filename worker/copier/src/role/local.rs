@@ -2,10 +2,11 @@
 
 use super::files::Looked;
 use super::report::{LOCAL, Reporter};
-use super::{CONNECT_DIRECT, RoleError, Settings, files, rank, read_line};
-use crate::files::Original;
+use super::tree::ReadTree;
+use super::{CONNECT_DIRECT, RoleError, Settings, files, rank, read_line, tree};
 use crate::link::{Link, LinkError, Peer, dial, over_command};
-use rlaunch_copy::control::{Report, Request, Role};
+use rlaunch_copy::Hash;
+use rlaunch_copy::control::{Hex, Report, Request, Role};
 use std::io::{self, BufRead, StdinLock};
 use std::path::Path;
 use std::process::Child;
@@ -50,15 +51,19 @@ pub(super) fn send_to_first(
     // While the job reaches its hosts. A tree that is too large is refused before they wait for it.
     let tree = settings.tree.map(|limit| files::look(paths, Some(limit), me)).transpose()?;
     let mut early = tree.map(|looked| EarlyReading::begin(looked, &settings, me));
-    let mut read = None;
+    let mut read: Option<ReadTree> = None;
     let first = loop {
         match next_word(input, me)?.ok_or_else(|| not_listening(me, 0))? {
             Word::Reached => {
                 if let Some(early) = early.take() {
-                    let original = early.renew(me, paths, &settings)?;
-                    me.report(&Report::Content { hash: original.manifest().content() });
-                    read = Some(original);
+                    let tree = early.renew(me, paths, &settings)?;
+                    me.report(&Report::Content { hash: tree.content });
+                    read = Some(tree);
                 }
+            }
+            Word::Since(former) => {
+                let patch = read.as_ref().and_then(|tree| tree.patch_since(former, me));
+                me.report(&Report::Patch { bytes: patch.map(|patch| Hex(patch.encode())) });
             }
             Word::Listens(peer) if peer.rank == 0 => break peer,
             Word::Listens(_) => {}
@@ -66,13 +71,16 @@ pub(super) fn send_to_first(
     };
     let (link, command) = connect(me, &settings, &first, via)?;
     let original = || match (read, early) {
-        (Some(read), _) => Ok(read),
-        (None, Some(early)) => early.join(),
+        (Some(read), _) => Ok(read.original),
+        (None, Some(early)) => early.join().map(|read| read.original),
         (None, None) => rank::look_and_hash(me, paths, &settings),
     };
     let sent = rank::send_files(me, original, &settings, link);
     end(command);
     let manifest = sent?;
+    if let Some(place) = &settings.last {
+        tree::keep(place, manifest.content(), &manifest, me);
+    }
     me.report(&Report::Done {
         rank: LOCAL,
         files: rank::count_files(&manifest),
@@ -89,17 +97,19 @@ pub(super) fn send_to_first(
 /// to.
 struct EarlyReading {
     looked: Vec<Looked>,
-    hashing: JoinHandle<Result<Original, RoleError>>,
+    hashing: JoinHandle<Result<ReadTree, RoleError>>,
 }
 
 impl EarlyReading {
     fn begin(looked: Vec<Looked>, settings: &Settings, me: &Reporter) -> EarlyReading {
         let (own, settings, me) = (looked.clone(), settings.clone(), me.clone());
-        let hashing = std::thread::spawn(move || files::original(own, &settings, &me));
+        let hashing = std::thread::spawn(move || {
+            files::original(own, &settings, &me).map(|read| ReadTree::new(read, &settings))
+        });
         EarlyReading { looked, hashing }
     }
 
-    fn join(self) -> Result<Original, RoleError> {
+    fn join(self) -> Result<ReadTree, RoleError> {
         joined(self.hashing)
     }
 
@@ -109,12 +119,15 @@ impl EarlyReading {
         me: &Reporter,
         paths: &[String],
         settings: &Settings,
-    ) -> Result<Original, RoleError> {
+    ) -> Result<ReadTree, RoleError> {
         let EarlyReading { looked, hashing } = self;
         match joined(hashing) {
-            Ok(original) if looked.iter().all(Looked::is_unchanged) => Ok(original),
+            Ok(read) if looked.iter().all(Looked::is_unchanged) => Ok(read),
             // An error may be that of a file that has gone.
-            Ok(_) | Err(_) => rank::look_and_hash(me, paths, settings),
+            Ok(_) | Err(_) => {
+                let original = rank::look_and_hash(me, paths, settings)?;
+                Ok(ReadTree::new(original, settings))
+            }
         }
     }
 }
@@ -202,6 +215,8 @@ fn folder(host: &str) -> String {
 enum Word {
     /// The job has reached its hosts.
     Reached,
+    /// It asks what has changed since the tree had this content.
+    Since(Hash),
     Listens(Peer),
 }
 
@@ -210,6 +225,7 @@ fn next_word(input: &mut impl BufRead, me: &Reporter) -> Result<Option<Word>, Ro
     while let Some(report) = read_line::<Report>(input)? {
         match report {
             Report::Reached => return Ok(Some(Word::Reached)),
+            Report::Since { hash } => return Ok(Some(Word::Since(hash))),
             Report::Listening { rank, addresses, port } => {
                 let host = me.name_of(rank).to_owned();
                 return Ok(Some(Word::Listens(Peer { rank, host, addresses, port })));
@@ -267,7 +283,6 @@ fn end(command: Option<Child>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_copy::Hash;
     use rlaunch_copy::control::{Secret, TreeLimit};
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
@@ -297,6 +312,7 @@ mod tests {
                 limit: None,
                 role: Role::Source { paths },
                 tree: Some(TreeLimit { files: 10, bytes: 1 << 20 }),
+                last: None,
                 image: None,
             };
             Tree { directory, request }
@@ -341,7 +357,7 @@ mod tests {
             change();
             let is_unchanged = looked.iter().all(Looked::is_unchanged);
             assert_eq!(is_unchanged, number == 0, "change {number}");
-            let now = early.renew(&me, tree.paths(), &settings).unwrap().manifest().content();
+            let now = early.renew(&me, tree.paths(), &settings).unwrap().content;
             assert_eq!((now, now == before), (tree.content(), number == 0), "change {number}");
         }
         let looked = files::look(tree.paths(), settings.tree, &me).unwrap();

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `rank` | ranks of a push and of a fetch |
 //! | `local` | programs on the launcher's machine |
+//! | `tree` | a working tree there, and what has changed in it since it was copied |
 //! | `answer` | questions about this host |
 //! | `shared` | hosts that share the destination |
 //! | `pipe` | bytes between stdin, stdout and a port |
@@ -25,6 +26,7 @@ mod report;
 mod shared;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 pub use answer::answer;
 pub use local::{fetch, send};
@@ -173,6 +175,7 @@ struct Settings {
     limit: Option<u64>,
     verify: bool,
     tree: Option<TreeLimit>,
+    last: Option<PathBuf>,
     image: Option<ImageCopy>,
 }
 
@@ -185,6 +188,7 @@ impl Settings {
             limit: request.limit,
             verify: request.verify,
             tree: request.tree,
+            last: request.last.as_ref().map(PathBuf::from),
             image: request.image.clone(),
         })
     }

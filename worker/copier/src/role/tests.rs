@@ -165,6 +165,7 @@ impl Copy {
             limit: None,
             role,
             tree: None,
+            last: None,
             image: None,
         };
         (self.change)(&mut request);

@@ -174,17 +174,45 @@ pub fn beside_agent(
     agent_option: Option<&Path>,
     arch: &str,
 ) -> Result<HostFile, AgentStoreError> {
-    let agents = agent_option.map_or_else(|| candidates(arch), |path| vec![path.to_owned()]);
-    let searched: Vec<PathBuf> = agents.iter().map(|agent| agent.with_file_name(name)).collect();
-    for path in searched.iter().filter(|path| path.is_file()) {
-        let may_use = agent_option.is_some() || is_trusted(path);
-        if may_use && architecture_of(path)?.is_ok_and(|found| found == arch) {
-            return on_disk(path);
+    match path_beside_agent(name, agent_option, arch)? {
+        Some(path) => on_disk(&path),
+        None => carried(name, agent_option, arch),
+    }
+}
+
+/// Finds such a program among the files that rlaunch carries, where none is beside the agent.
+pub fn carried(
+    name: &'static str,
+    agent_option: Option<&Path>,
+    arch: &str,
+) -> Result<HostFile, AgentStoreError> {
+    // They belong to its own agent.
+    let carried = if agent_option.is_none() { in_bundle(arch, name)? } else { None };
+    carried.ok_or_else(|| {
+        let searched = beside(name, agent_option, arch);
+        AgentStoreError::NoProgram { name, arch: arch.to_owned(), searched }
+    })
+}
+
+/// Finds such a program among the files of this machine, without reading it for its digest.
+pub fn path_beside_agent(
+    name: &str,
+    agent_option: Option<&Path>,
+    arch: &str,
+) -> Result<Option<PathBuf>, AgentStoreError> {
+    for path in beside(name, agent_option, arch) {
+        let may_use = path.is_file() && (agent_option.is_some() || is_trusted(&path));
+        if may_use && architecture_of(&path)?.is_ok_and(|found| found == arch) {
+            return Ok(Some(path));
         }
     }
-    // The files that rlaunch carries belong to its own agent.
-    let carried = if agent_option.is_none() { in_bundle(arch, name)? } else { None };
-    carried.ok_or_else(|| AgentStoreError::NoProgram { name, arch: arch.to_owned(), searched })
+    Ok(None)
+}
+
+/// Lists the paths where a program may be that comes with the agent.
+fn beside(name: &str, agent_option: Option<&Path>, arch: &str) -> Vec<PathBuf> {
+    let agents = agent_option.map_or_else(|| candidates(arch), |path| vec![path.to_owned()]);
+    agents.iter().map(|agent| agent.with_file_name(name)).collect()
 }
 
 fn wrong_architecture(path: &Path, arch: &str, found: &str) -> AgentStoreError {

@@ -95,7 +95,8 @@ impl Reached {
             }
         }
         let progress = Progress::new(self.nodes.iter().map(|n| n.host.to_string()), "preparing");
-        let answers = self.answers(pump, limit, &progress, |agents, node, message| {
+        let all: Vec<NodeId> = self.nodes.iter().map(|node| node.id).collect();
+        let answers = self.answers(pump, &all, limit, &progress, |agents, node, message| {
             if let (FromAgent::NeedsHelper(Helper::Copier), Some(copier)) = (&message, &mut copier)
             {
                 copier.send(agents, &self.nodes[node.index()]);

@@ -1,23 +1,70 @@
-//! Copies of a working tree on the nodes: agents say whether theirs is what it has to be, and if any is not the tree is copied
-//! before the nodes prepare.
+//! Copies of a working tree on the nodes: agents say what theirs contain. If little has changed since, they get that; else the
+//! tree is copied before the nodes prepare.
 
-use super::Reached;
+use super::{Agents, Reached};
 use crate::run::job_run::{JobRun, TreeSource};
 use crate::run::pump::Pump;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
+use rlaunch_bootstrap::protocol::control::{FoundCopy, FromAgent, ToAgent};
 use rlaunch_console::progress::Progress;
 use rlaunch_text::message::Failed;
+use std::collections::BTreeSet;
 use std::iter;
 use std::time::Duration;
 
-/// Time limit for agents to look at the files of a copy. A longer node timeout, which says how slow nodes may be, takes
-/// precedence.
+/// Time limit for agents to look at the files of a copy, and to change some. A longer node timeout, which says how slow nodes
+/// may be, takes precedence.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum number of bytes of all patches together, which leave this machine one by one. Programs that copy, which take half
+/// a second to start, send bytes once.
+const MOST_SENT: usize = 32 << 20;
+
+/// Asks all agents what their copies of the job's working tree contain, if it has one, also those that have not started yet:
+/// each looks while other hosts are being reached.
+pub(crate) fn check_copies(job: &JobRun, agents: &Agents) {
+    let Some(copy) = job.tree_copy() else { return };
+    for (number, agent) in (0..).zip(agents.outboxes()) {
+        let (copy, job, node) = (copy.clone(), job.spec.id, NodeId(number));
+        agent.queue_command(&ToAgent::CheckCopy { copy, job, node });
+    }
+}
+
+/// What is done about the copies that agents have found.
+#[derive(Debug, PartialEq)]
+enum Way {
+    /// All are what they have to be.
+    Nothing,
+    /// These nodes hold copies of one former content, and all others what has to be.
+    Patch { former: [u8; 32], holders: Vec<NodeId> },
+    /// All are compared with the tree.
+    Copy,
+}
+
+impl Way {
+    fn choose(found: &[Option<FoundCopy>], content: [u8; 32]) -> Way {
+        let others = found.iter().flatten().filter(|found| found.content != content);
+        let Some(FoundCopy { content: former, .. }) = others.clone().next().copied() else {
+            return if found.contains(&None) { Way::Copy } else { Way::Nothing };
+        };
+        if found.contains(&None) || others.clone().any(|other| other.content != former) {
+            return Way::Copy;
+        }
+        let holders: BTreeSet<NodeId> = others.map(|found| found.holder).collect();
+        let holds = |node: &NodeId| {
+            let own = found.get(node.index()).copied().flatten();
+            own.is_some_and(|found| found.holder == *node)
+        };
+        if holders.iter().all(holds) {
+            Way::Patch { former, holders: holders.into_iter().collect() }
+        } else {
+            Way::Copy
+        }
+    }
+}
 
 impl Reached {
-    /// Sees to it that all nodes have the working tree. After an error the job is not tried again: the next attempt would
-    /// find no tree to bring, and start in what is there.
+    /// Sees to it that all nodes have the working tree, of which their agents were asked before. After an error the job is
+    /// not tried again: the next attempt would find no tree to bring, and start in what is there.
     pub(crate) async fn sync(
         &self,
         tree: Box<dyn TreeSource>,
@@ -37,29 +84,63 @@ impl Reached {
         let here = iter::once("this machine".to_owned());
         let reading = Progress::new(here, "reading the working tree");
         let content = pump.run_unless_ended(reading.report_while(tree.content())).await?;
-        for node in self.nodes.iter().map(|node| node.id) {
-            let (copy, job) = (tree.copy(), job.spec.id);
-            let question = ToAgent::CheckCopy { copy, content, job, node };
-            pump.agents.queue_command(node, &question);
-        }
         let names: Vec<String> = self.nodes.iter().map(|node| node.host.to_string()).collect();
+        let all: Vec<NodeId> = self.nodes.iter().map(|node| node.id).collect();
         let progress = Progress::new(names.iter().cloned(), "comparing the working tree");
         let limit = CHECK_TIMEOUT.max(job.spec.node_timeout());
-        let answers = self.answers(pump, limit, &progress, |_, _, message| match message {
-            FromAgent::CopyChecked { holder } => Some(holder),
+        let answers = self.answers(pump, &all, limit, &progress, |_, _, message| match message {
+            FromAgent::CopyChecked(found) => Some(found),
             _ => None,
         });
-        let answers = progress.report_while(answers).await?;
-        // An agent whose copy is not what it has to be names no holder.
-        let shared = match answers.into_iter().collect::<Option<Vec<NodeId>>>() {
-            Some(holders) => sharers(&names, &holders),
-            None => pump.leave_signals_to(tree.bring()).await?,
+        let found = progress.report_while(answers).await?;
+        let is_there = match Way::choose(&found, content) {
+            Way::Nothing => true,
+            Way::Patch { former, holders } => {
+                match pump.run_unless_ended(tree.patch(former)).await? {
+                    Some(patch) if patch.len() * holders.len() <= MOST_SENT => {
+                        self.patch(patch, &holders, limit, pump).await?
+                    }
+                    Some(_) | None => false,
+                }
+            }
+            Way::Copy => false,
+        };
+        let shared = if is_there {
+            let holders: Vec<NodeId> = found.iter().flatten().map(|found| found.holder).collect();
+            sharers(&names, &holders)
+        } else {
+            pump.leave_signals_to(tree.bring()).await?
         };
         if let Some(tree) = &job.spec.tree {
             // An attempt before has the same.
             let _ = tree.shared.set(shared);
         }
         Ok(())
+    }
+
+    /// Lets nodes patch their copies. Returns false if any could not: the program that copies finds out why.
+    async fn patch(
+        &self,
+        patch: Vec<u8>,
+        holders: &[NodeId],
+        limit: Duration,
+        pump: &mut Pump<'_>,
+    ) -> Result<bool, Failed> {
+        let message = ToAgent::PatchCopy(patch);
+        for holder in holders {
+            pump.agents.queue_command(*holder, &message);
+        }
+        let names = holders.iter().map(|holder| pump.host(*holder));
+        let progress = Progress::new(names, "changing the copy of the working tree");
+        let answers = self.answers(pump, holders, limit, &progress, |_, node, message| {
+            let FromAgent::CopyPatched { failed } = message else { return None };
+            Some(failed.map(|why| (node, why)))
+        });
+        let failed = progress.report_while(answers).await?;
+        for (node, why) in failed.iter().flatten() {
+            tracing::info!("{host}: no patch of the copy: {why}", host = pump.host(*node));
+        }
+        Ok(failed.iter().all(Option::is_none))
     }
 }
 
@@ -73,6 +154,32 @@ fn sharers(names: &[String], holders: &[NodeId]) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_copies_of_one_former_content_are_patched() {
+        let found = |content: u8, holder| {
+            Some(FoundCopy { content: [content; 32], holder: NodeId(holder) })
+        };
+        let patch = |former: u8, holders: &[u32]| Way::Patch {
+            former: [former; 32],
+            holders: holders.iter().copied().map(NodeId).collect(),
+        };
+        for (copies, expected) in [
+            (vec![found(7, 0), found(7, 1)], Way::Nothing),
+            (vec![found(7, 0), None], Way::Copy),
+            (vec![found(6, 0), None], Way::Copy),
+            (vec![found(6, 0), found(5, 1)], Way::Copy),
+            (vec![found(6, 0), found(6, 1)], patch(6, &[0, 1])),
+            // Nodes that share a copy have one of them patch it, and what is right stays.
+            (vec![found(6, 1), found(6, 1), found(7, 2)], patch(6, &[1])),
+            // A node that holds none.
+            (vec![found(6, 1), found(7, 1)], patch(6, &[1])),
+            (vec![found(6, 5)], Way::Copy),
+            (vec![found(6, 1), found(6, 0)], Way::Copy),
+        ] {
+            assert_eq!(Way::choose(&copies, [7; 32]), expected, "{copies:?}");
+        }
+    }
 
     #[test]
     fn hosts_with_one_holder_share_a_copy() {

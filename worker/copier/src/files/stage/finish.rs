@@ -1,17 +1,15 @@
 //! Giving files their names when all are whole.
 
 use super::super::beneath::{Seen, split};
-use super::super::meta::{SETGID, Stamp, now};
+use super::super::meta::{Stamp, now};
 use super::super::unfinished::{is_staging_name, lock_abandoned, stem, without_digits};
 use super::super::walk::joined;
-use super::staging::{mode_of, os, times};
+use super::staging::{mode_of, os};
 use super::{Finished, IN_PLACE, STAGED, Stage, StageError, Written, lock};
 use rlaunch_copy::{ChunkId, Entry, Kind, RelativePath, Time, hash};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::fs::{FileType, OFlags};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 
 impl Stage {
@@ -75,8 +73,7 @@ impl Stage {
     }
 
     fn sync_file(&self, at: usize, file: &File) -> Result<(), StageError> {
-        let path = self.manifest.entries[at].path.as_bytes();
-        self.change("write to the disk", path, || self.disk.gate.sync_file(file.as_fd()))
+        self.on_disk(self.disk.sync_file(self.manifest.entries[at].path.as_bytes(), file))
     }
 
     /// Waits until the new names are on the disk, too: each directory is written once.
@@ -92,14 +89,7 @@ impl Stage {
                 directories.insert(split(entry.path.as_bytes()).0);
             }
         }
-        for path in directories {
-            let directory = self.disk.beneath.open_directory(path);
-            let directory = directory.map_err(|cause| self.failed("open", path, cause))?;
-            self.change("write to the disk", path, || {
-                self.disk.gate.sync_names(directory.as_fd())
-            })?;
-        }
-        Ok(())
+        self.on_disk(self.disk.sync_names(directories))
     }
 
     fn check_all_there(&self) -> Result<(), StageError> {
@@ -131,14 +121,7 @@ impl Stage {
         if self.before[at].is_some_and(|seen| is_directory(&seen)) {
             self.clear(path, true)?;
         }
-        let staging = self.staging_path(at);
-        let (_, from) = split(&staging);
-        self.at_parent("set the mode of", path, |parent, _| {
-            rustix::fs::chmodat(parent, from, mode_of(entry), AtFlags::empty())
-        })?;
-        self.at_parent("rename a file to", path, |parent, name| {
-            rustix::fs::renameat(parent, from, parent, name)
-        })?;
+        self.on_disk(self.disk.put_file(&self.staging_path(at), path, mode_of(entry)))?;
         // What a file has that somebody else wrote since is not known.
         let seen = self.look(path)?.filter(|seen| {
             seen.meta.size == entry.size() && seen.meta.mtime.secs == entry.mtime.secs
@@ -163,9 +146,7 @@ impl Stage {
             return Ok(());
         }
         if !has_mode {
-            self.at_parent("set the mode of", path, |parent, name| {
-                rustix::fs::chmodat(parent, name, mode_of(entry), AtFlags::empty())
-            })?;
+            self.on_disk(self.disk.set_mode(path, mode_of(entry)))?;
         }
         if !has_time {
             self.set_time(entry)?;
@@ -196,19 +177,11 @@ impl Stage {
     /// Makes a link beside its place, then moves it there.
     fn make_link(&self, at: usize, path: &[u8], target: &[u8]) -> Result<(), StageError> {
         let staging = self.staging_path(at);
-        let (_, from) = split(&staging);
-        if self.look(&staging)?.is_some() {
-            self.remove(&staging)?;
-        }
-        self.at_parent("make the link", path, |parent, _| {
-            rustix::fs::symlinkat(target, parent, from)
-        })?;
+        self.on_disk(self.disk.make_link(&staging, path, target))?;
         if self.before[at].is_some_and(|seen| is_directory(&seen)) {
             self.clear(path, true)?;
         }
-        self.at_parent("rename a link to", path, |parent, name| {
-            rustix::fs::renameat(parent, from, parent, name)
-        })
+        self.on_disk(self.disk.rename("rename a link to", &staging, path))
     }
 
     fn target(&self, path: &[u8]) -> Option<Vec<u8>> {
@@ -220,24 +193,16 @@ impl Stage {
 
     fn finish_directory(&self, entry: &Entry) -> Result<(), StageError> {
         let path = entry.path.as_bytes();
-        let Some(seen) = self.look(path)?.filter(is_directory) else {
-            return Err(StageError::Changed { path: self.place(&entry.path) });
-        };
-        // Files of a directory that people share get its group here too, whatever it is where they come from.
-        let mode = mode_of(entry).as_raw_mode() | seen.meta.mode & SETGID;
-        if seen.meta.mode != mode {
-            self.at_parent("set the mode of", path, |parent, name| {
-                rustix::fs::chmodat(parent, name, Mode::from_raw_mode(mode), AtFlags::empty())
-            })?;
+        let is_there = self.disk.finish_directory(path, mode_of(entry), entry.mtime);
+        if self.on_disk(is_there)? {
+            Ok(())
+        } else {
+            Err(StageError::Changed { path: self.place(&entry.path) })
         }
-        if seen.meta.mtime == entry.mtime { Ok(()) } else { self.set_time(entry) }
     }
 
     fn set_time(&self, entry: &Entry) -> Result<(), StageError> {
-        let times = times(entry.mtime);
-        self.at_parent("set the time of", entry.path.as_bytes(), |parent, name| {
-            rustix::fs::utimensat(parent, name, &times, AtFlags::SYMLINK_NOFOLLOW)
-        })
+        self.on_disk(self.disk.set_time(entry.path.as_bytes(), entry.mtime))
     }
 
     /// Saves the index. Returns what the user may want to know if that fails: nothing but time is
@@ -292,11 +257,7 @@ impl Stage {
 
     /// Removes an empty directory.
     fn remove_directory(&self, directory: &[u8]) -> Result<(), StageError> {
-        // One that is open could be found there again.
-        self.disk.beneath.forget();
-        self.at_parent("remove", directory, |parent, name| {
-            rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
-        })
+        self.on_disk(self.disk.remove_directory(directory))
     }
 
     /// Removes what other copies to these files have left, unless they are still running.
@@ -361,22 +322,7 @@ impl Stage {
 
     /// Removes a file or a link.
     pub(super) fn remove(&self, path: &[u8]) -> Result<(), StageError> {
-        self.at_parent("remove", path, |parent, name| {
-            rustix::fs::unlinkat(parent, name, AtFlags::empty())
-        })
-    }
-
-    /// Changes something in the directory that a path is in.
-    pub(super) fn at_parent(
-        &self,
-        operation: &'static str,
-        path: &[u8],
-        change: impl FnOnce(BorrowedFd<'_>, &[u8]) -> Result<(), Errno>,
-    ) -> Result<(), StageError> {
-        let (parent, name) = split(path);
-        let parent = self.disk.beneath.directory(parent);
-        let parent = parent.map_err(|cause| self.failed("open the directory of", path, cause))?;
-        self.change(operation, path, || change(parent.as_fd(), name))
+        self.on_disk(self.disk.remove(path))
     }
 }
 

@@ -12,7 +12,6 @@
 //! is used as far as its hashes are right. Nothing outside the destination is touched: no link is
 //! followed below it (`beneath`).
 
-mod disk;
 mod finish;
 mod scan;
 mod seal;
@@ -22,11 +21,12 @@ use super::beneath::{Beneath, Seen};
 use super::index::Index;
 use super::unfinished::is_staging_name;
 use crate::meter::Meter;
-use disk::{Disk, Real};
 use rlaunch_copy::{ChunkId, ChunkSet, Entry, Kind, Manifest, RelativePath, hash};
+use rlaunch_files::disk::{Disk, DiskError, FEW, Real};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use staging::Active;
+pub(crate) use staging::path_beside;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -151,10 +151,6 @@ struct Written {
     /// A file of each file system, by its device.
     file_systems: HashMap<u64, File>,
 }
-
-/// Number of files that are written to the disk one by one. More are written by what also waits for everything else on
-/// their file systems, since each one may make the disk empty its cache.
-const FEW: usize = 16;
 
 /// Which chunks are there.
 struct Chunks {
@@ -357,9 +353,14 @@ impl Stage {
         path: &[u8],
         change: impl FnOnce() -> Result<T, Errno>,
     ) -> Result<T, StageError> {
-        let passed = self.disk.gate.before_change();
-        let changed = passed.and_then(|()| change().map_err(io::Error::from));
-        changed.map_err(|cause| self.failed(operation, path, cause))
+        self.on_disk(self.disk.change(operation, path, change))
+    }
+
+    /// Names what a change of the disk was to by its whole path.
+    fn on_disk<T>(&self, changed: Result<T, DiskError>) -> Result<T, StageError> {
+        changed.map_err(|DiskError { operation, path, cause }| {
+            failed(operation, &self.path.join(path), cause)
+        })
     }
 
     /// Checks that no entry has the name of an unfinished file, and that a directory in the place of

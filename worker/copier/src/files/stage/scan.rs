@@ -5,7 +5,7 @@ use super::super::meta::now;
 use super::finish::is_directory;
 use super::{IN_PLACE, Stage, StageError, lock};
 use rlaunch_copy::{CHUNK, ChunkId, ChunkSet, Kind};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
@@ -178,9 +178,7 @@ impl Stage {
             let Some(seen) = before.filter(is_directory) else { continue };
             if seen.meta.mode & OWNER != OWNER {
                 let mode = Mode::from_raw_mode(seen.meta.mode | OWNER);
-                self.at_parent("set the mode of", entry.path.as_bytes(), |parent, name| {
-                    rustix::fs::chmodat(parent, name, mode, AtFlags::empty())
-                })?;
+                self.on_disk(self.disk.set_mode(entry.path.as_bytes(), mode))?;
             }
         }
         Ok(())
@@ -199,9 +197,7 @@ impl Stage {
                 self.remove(path)?;
                 lock(&self.index).remove(path);
             }
-            self.at_parent("make", path, |parent, name| {
-                rustix::fs::mkdirat(parent, name, Mode::RWXU)
-            })?;
+            self.on_disk(self.disk.make_directory(path))?;
         }
         Ok(())
     }

@@ -5,26 +5,20 @@ use super::super::meta::Meta;
 use super::{Stage, StageError, failed, lock};
 use rlaunch_bootstrap::job::seal::{Seal, SealedDirectory};
 use rlaunch_copy::Kind;
+use rlaunch_files::sealing;
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 
 impl Stage {
-    /// Removes the seal, before anything is changed.
+    /// Breaks the seal, before anything is changed.
     pub(crate) fn unseal(&self) -> Result<(), StageError> {
-        let path = Seal::path(&self.path);
-        match fs::remove_file(&path) {
-            Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
-                Err(failed("remove", &path, cause))
-            }
-            _ => Ok(()),
-        }
+        sealing::unseal(&self.path)
+            .map_err(|cause| failed("change", &Seal::path(&self.path), cause))
     }
 
     /// Seals the copy, which is whole.
     pub(crate) fn seal(&self) -> io::Result<()> {
-        let mut directories = BTreeMap::<&[u8], SealedDirectory>::new();
+        let mut directories = BTreeMap::<&[u8], SealedDirectory<'_>>::new();
         let index = lock(&self.index);
         for entry in &self.manifest.entries {
             let path = entry.path.as_bytes();
@@ -34,7 +28,7 @@ impl Stage {
                 let (parent, name) = split(path);
                 (parent, Some(name))
             };
-            let made = || SealedDirectory { path: parent.to_vec(), mode: 0, files: Vec::new() };
+            let made = || SealedDirectory { path: parent, mode: 0, files: Vec::new() };
             let directory = directories.entry(parent).or_insert_with(made);
             let Some(name) = name else { continue };
             let stamp = match index.stamp(&entry.path) {
@@ -54,13 +48,6 @@ impl Stage {
             directory.mode = Meta::of_stat(&stat).mode;
         }
         let seal = Seal { directories: directories.into_values().collect() };
-        let bytes = seal.encode(&self.manifest.content().0);
-        let path = Seal::path(&self.path);
-        let new = path.with_extension("seal.new");
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        options.open(&new)?.write_all(&bytes)?;
-        // Without a sync: half a seal is none.
-        fs::rename(&new, &path)
+        sealing::seal(&self.path, &seal, &self.manifest.content().0)
     }
 }

@@ -6,11 +6,9 @@ use super::super::meta::{Meta, SETGID};
 use super::super::unfinished::staging_name;
 use super::super::walk::joined;
 use super::{FEW, LACKING, STAGED, Stage, StageError, lock};
-use rlaunch_copy::{CHUNK, ChunkId, Entry, Kind, Time, hash};
-use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Timespec, Timestamps,
-    UTIME_OMIT,
-};
+use rlaunch_copy::{CHUNK, ChunkId, Entry, Kind, hash};
+use rlaunch_files::disk::times;
+use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -348,10 +346,18 @@ impl Stage {
     /// Returns the path of the unfinished file of an entry.
     pub(super) fn staging_path(&self, at: usize) -> Vec<u8> {
         let entry = &self.manifest.entries[at];
-        let (parent, name) = split(entry.path.as_bytes());
-        let content = self.contents[at].get_or_init(|| content_of(entry));
-        joined(parent, &staging_name(name, *content))
+        path_with(entry, *self.contents[at].get_or_init(|| content_of(entry)))
     }
+}
+
+/// Returns the path of the unfinished file or link of an entry.
+pub(crate) fn path_beside(entry: &Entry) -> Vec<u8> {
+    path_with(entry, content_of(entry))
+}
+
+fn path_with(entry: &Entry, content: u32) -> Vec<u8> {
+    let (parent, name) = split(entry.path.as_bytes());
+    joined(parent, &staging_name(name, content))
 }
 
 /// Tells whether an unfinished file is of this user, so that nobody else can have a hand in it.
@@ -401,14 +407,6 @@ pub(super) fn mode_of(entry: &Entry) -> Mode {
     // Rights of users, and nothing that makes others run programs as this user.
     let bits = if entry.kind == Kind::Directory { 0o777 | SETGID } else { 0o777 };
     Mode::from_raw_mode(entry.mode & bits)
-}
-
-/// Returns times that change nothing but when something was last written to.
-pub(super) fn times(mtime: Time) -> Timestamps {
-    Timestamps {
-        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-        last_modification: Timespec { tv_sec: mtime.secs, tv_nsec: i64::from(mtime.nanos) },
-    }
 }
 
 pub(super) fn os(path: &[u8]) -> &std::ffi::OsStr {

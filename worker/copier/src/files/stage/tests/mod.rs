@@ -1,11 +1,11 @@
 mod disk;
 mod resume;
 
-use super::disk::{Free, Gate};
 use super::*;
 use crate::files::{How, Original, Part, manifest, walk};
 use rlaunch_bootstrap::job::seal::{Seal, SealedDirectory};
 use rlaunch_copy::{CHUNK, Hash, Time};
+use rlaunch_files::disk::{Free, Gate};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::BorrowedFd;
@@ -120,12 +120,14 @@ fn a_seal_has_what_is_there() {
     stage.seal().unwrap();
     let path = Seal::path(two.to.path());
     let content = original.manifest().content().0;
-    let seal = Seal::decode(&fs::read(&path).unwrap(), &content).unwrap();
+    let bytes = fs::read(&path).unwrap();
+    let (of, seal) = Seal::decode(&bytes).unwrap();
+    assert_eq!(of, content);
     let found = seal.directories.iter().flat_map(|directory| {
         let path = |name: &[u8]| {
-            two.to.path().join(OsStr::from_bytes(&directory.path)).join(OsStr::from_bytes(name))
+            two.to.path().join(OsStr::from_bytes(directory.path)).join(OsStr::from_bytes(name))
         };
-        directory.files.iter().map(move |file| (path(&file.name), file))
+        directory.files.iter().map(move |file| (path(file.name), file))
     });
     let mut names = Vec::new();
     for (path, file) in found {
@@ -136,13 +138,14 @@ fn a_seal_has_what_is_there() {
         names.push(path.strip_prefix(two.to.path()).unwrap().display().to_string());
     }
     assert_eq!(names, ["y", "sub/link", "sub/x"]);
-    let directories = seal.directories.iter().map(|of| (of.path.as_slice(), of.mode));
+    let directories = seal.directories.iter().map(|of| (of.path, of.mode));
     let top = fs::metadata(two.to.path()).unwrap().mode() & SealedDirectory::MODE;
     let expected = [(&b""[..], top), (&b"sub"[..], 0o755), (&b"sub/empty"[..], 0o2750)];
     assert_eq!(directories.collect::<Vec<_>>(), expected);
     stage.unseal().unwrap();
-    assert!(!path.exists());
-    stage.unseal().unwrap();
+    let unsealed = fs::read(&path).unwrap();
+    assert_eq!(Seal::decode(&unsealed), Some((Seal::UNFINISHED, seal)));
+    fs::remove_file(path).unwrap();
 }
 
 /// Writes all chunks that a scan does not find. Returns their number.
@@ -631,6 +634,56 @@ fn a_tree_loses_what_came_with_it_and_is_gone() {
     {
         assert_eq!(fs::read_to_string(two.target(name)).unwrap(), content);
     }
+}
+
+/// Only the seal knows what agents have put there.
+#[test]
+fn a_tree_loses_what_a_patch_has_put_there_and_is_gone() {
+    let two = Two::new();
+    for name in ["x", "sub/y", "stays"] {
+        put(&two.source(name), b"old");
+    }
+    let sync = |seals: bool| {
+        let original = two.original();
+        let mut stage = two.open(&original, Real).unwrap();
+        stage.unseal().unwrap();
+        stage.prune_at_end();
+        receive(&stage, &original).unwrap();
+        stage.finish().unwrap();
+        if seals {
+            stage.seal().unwrap();
+        }
+    };
+    sync(true);
+    let path = |name: &str| RelativePath::new(name).unwrap();
+    let entry = |name: &str| {
+        let beside = path(&format!(".{name}.rlaunch-00000007"));
+        let put = rlaunch_copy::Put::File { beside, data: b"new".to_vec() };
+        let mtime = Time { secs: 1_700_000_000, nanos: 5 };
+        rlaunch_copy::PatchEntry { path: path(name), mode: 0o644, mtime, put }
+    };
+    let patch = rlaunch_copy::Patch {
+        content: hash(b"after"),
+        entries: ["changed", "new", "own", "x"].map(entry).into(),
+        removed: vec![path("sub/y")],
+        left: vec![path("sub")],
+    };
+    let seal = Seal::path(two.to.path());
+    rlaunch_files::patching::patch(two.to.path(), &fs::read(&seal).unwrap(), &patch).unwrap();
+    assert!(!two.target("sub").exists());
+    fs::write(two.target("changed"), "of a rank").unwrap();
+    // A copy that is not finished loses none of that.
+    put(&two.source("new"), b"new");
+    fs::remove_dir_all(two.source("sub")).unwrap();
+    sync(false);
+    assert!(two.target("new").exists() && !two.target("own").exists());
+    assert!(two.target("changed").exists() && two.target("x").exists());
+    fs::remove_file(two.source("new")).unwrap();
+    fs::remove_file(two.source("x")).unwrap();
+    sync(false);
+    fs::remove_file(seal).unwrap();
+    let there: Vec<PathBuf> = snapshot(two.to.path()).into_keys().collect();
+    assert_eq!(there, ["changed", "stays"].map(PathBuf::from));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! nothing outside the directory is ever reached. Directories stay open for a while, so that one with
 //! many files is opened once.
 
-use super::meta::Meta;
+use crate::meta::Meta;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;
@@ -20,24 +20,24 @@ const OPEN_DIRECTORIES: usize = 64;
 
 /// Directory below which files are opened.
 #[derive(Debug)]
-pub(super) struct Beneath {
+pub struct Beneath {
     root: Arc<OwnedFd>,
     open: Mutex<HashMap<Vec<u8>, Arc<OwnedFd>>>,
 }
 
 /// What is at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
-    pub(super) file_type: FileType,
-    pub(super) meta: Meta,
+pub struct Seen {
+    pub file_type: FileType,
+    pub meta: Meta,
     /// Whether nobody else can have put it there: it has one name, and its owner is the user.
-    pub(super) is_own: bool,
+    pub is_own: bool,
 }
 
 impl Beneath {
     /// Opens a directory, and makes it first where it does not exist, for the user alone. Links on
     /// the way to it are followed: the user named them.
-    pub(super) fn open(root: &Path) -> io::Result<Beneath> {
+    pub fn open(root: &Path) -> io::Result<Beneath> {
         if !root.is_dir() {
             DirBuilder::new().recursive(true).mode(0o700).create(root)?;
         }
@@ -46,12 +46,12 @@ impl Beneath {
         Ok(Beneath { root: Arc::new(root), open: Mutex::default() })
     }
 
-    pub(super) fn root(&self) -> BorrowedFd<'_> {
+    pub fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
 
     /// Opens a directory. The empty path is the root.
-    pub(super) fn directory(&self, path: &[u8]) -> Result<Arc<OwnedFd>> {
+    pub fn directory(&self, path: &[u8]) -> Result<Arc<OwnedFd>> {
         if path.is_empty() {
             return Ok(Arc::clone(&self.root));
         }
@@ -71,7 +71,7 @@ impl Beneath {
     }
 
     /// Opens a file.
-    pub(super) fn file(&self, path: &[u8], options: OFlags) -> Result<File> {
+    pub fn file(&self, path: &[u8], options: OFlags) -> Result<File> {
         let (parent, name) = split(path);
         let parent = self.directory(parent)?;
         // A pipe with nobody at its other end must not hold the copy.
@@ -82,7 +82,7 @@ impl Beneath {
 
     /// Looks at what is at a path. Returns `None` if nothing is, or if something on the way is no
     /// directory.
-    pub(super) fn look(&self, path: &[u8]) -> Result<Option<Seen>> {
+    pub fn look(&self, path: &[u8]) -> Result<Option<Seen>> {
         let (parent, name) = split(path);
         let seen = self
             .directory(parent)
@@ -99,13 +99,13 @@ impl Beneath {
     }
 
     /// Opens a directory for more than what is below it.
-    pub(super) fn open_directory(&self, path: &[u8]) -> Result<OwnedFd> {
+    pub fn open_directory(&self, path: &[u8]) -> Result<OwnedFd> {
         let options = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::openat(self.directory(path)?, ".", options, Mode::empty())
     }
 
     /// Lists the names in a directory.
-    pub(super) fn list(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
+    pub fn list(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
         let directory = self.open_directory(path)?;
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::new(directory)? {
@@ -118,7 +118,7 @@ impl Beneath {
     }
 
     /// Closes directories, of which some are about to be removed or replaced.
-    pub(super) fn forget(&self) {
+    pub fn forget(&self) {
         self.lock().clear();
     }
 
@@ -129,7 +129,7 @@ impl Beneath {
 }
 
 /// Splits a path into the directory and the name in it.
-pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),
         None => (&[], path),

@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// is to be installed by whoever may.
 const MODE: u32 = 0o777;
 /// Bit of a directory whose files get its group.
-pub(super) const SETGID: u32 = 0o2000;
+pub const SETGID: u32 = 0o2000;
 /// Unit of `st_blocks`, in bytes.
 const BLOCK: u64 = 512;
 
@@ -53,7 +53,7 @@ impl Meta {
         }
     }
 
-    pub(super) fn of_stat(stat: &Stat) -> Meta {
+    pub fn of_stat(stat: &Stat) -> Meta {
         Meta {
             size: u64::try_from(stat.st_size).unwrap_or(0),
             mode: mode(stat.st_mode),
@@ -80,11 +80,22 @@ impl Stamp {
         self.mtime
     }
 
+    /// Returns when the file was last changed, which cannot be set to another time.
+    pub fn ctime(&self) -> Time {
+        self.ctime
+    }
+
+    /// Returns what a file was like when it was sealed.
+    pub fn of_sealed(file: &SealedFile<'_>) -> Stamp {
+        let [mtime, ctime] = [file.mtime, file.ctime].map(|(secs, nanos)| time(secs, nanos));
+        Stamp { size: file.size, mtime, ctime, inode: file.inode }
+    }
+
     /// Returns what a seal has of a file of this name.
-    pub(super) fn sealed(&self, name: &[u8]) -> SealedFile {
+    pub fn sealed<'n>(&self, name: &'n [u8]) -> SealedFile<'n> {
         let time = |of: Time| (of.secs, of.nanos.into());
         let (mtime, ctime) = (time(self.mtime), time(self.ctime));
-        SealedFile { name: name.to_vec(), size: self.size, inode: self.inode, mtime, ctime }
+        SealedFile { name, size: self.size, inode: self.inode, mtime, ctime }
     }
 }
 
@@ -101,7 +112,7 @@ fn time(secs: i64, nanos: impl TryInto<u32>) -> Time {
 }
 
 /// Returns the time that it is.
-pub(super) fn now() -> Time {
+pub fn now() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Time { secs: since.as_secs().cast_signed(), nanos: since.subsec_nanos() }
 }
