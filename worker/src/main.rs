@@ -80,6 +80,7 @@ fn main() -> ExitCode {
     let _ = SigSet::empty().thread_set_mask();
     // A file that may not grow is an error like others: it must cost neither the agent nor its guardian.
     rlaunch_sys::survive_file_size_limit();
+    rlaunch_sys::share_heap();
     let mut args = std::env::args_os();
     let name = args.next().map(PathBuf::from).unwrap_or_default();
     if name.file_name() == Some(OsStr::new("rlaunch")) {

@@ -8,7 +8,7 @@ use crate::cli::args::{JobArgs, ProgramArgs, split_programs};
 use crate::cli::compat::{self, Notices};
 use crate::cli::config::{self, ConfigError, LoadedConfig};
 use clap::error::ErrorKind;
-use clap::{Command, CommandFactory, Parser};
+use clap::{Command, CommandFactory, FromArgMatches, Parser};
 use rlaunch_console::process_env::ProcessEnv;
 use rlaunch_console::{messages, stdout};
 use rlaunch_text::exit::Exit;
@@ -84,13 +84,14 @@ impl CommandLine {
         typed: Vec<OsString>,
     ) -> Result<CommandLine, UsageError> {
         let has = |id: &str| command.get_arguments().any(|arg| arg.get_id() == id);
+        let command = &built(command.clone());
         let (words, notices) = match has("argv") {
-            true => compat::translate(command.clone(), &typed)?,
+            true => compat::translate(command, &typed)?,
             // A command without a program has only one option of another launcher, `-np`.
             false => (with_long_np(command, typed), Notices::default()),
         };
         let (words, config) = match has("cluster") {
-            true => insert_settings(command.clone(), words)?,
+            true => insert_settings(&built(JobArgs::command()), command, words)?,
             false => (words, LoadedConfig::default()),
         };
         Ok(CommandLine { words, config, notices })
@@ -99,11 +100,15 @@ impl CommandLine {
 
 /// Parses the command line of a job: one program, or several with `:` between them.
 pub(crate) fn parse_job(typed: Vec<OsString>) -> Result<(JobArgs, CommandLine), UsageError> {
-    let typed = compat::with_programs_of_file(JobArgs::command(), typed)?;
+    // Its options are many: to build them again for each step would cost more than the steps.
+    let mut job = built(JobArgs::command());
+    let typed = compat::with_programs_of_file(&job, typed)?;
     let mut programs = split_programs(&typed).into_iter();
-    let (words, mut notices) = translate_job(programs.next().unwrap_or_default())?;
-    let (words, config) = insert_settings(JobArgs::command(), words)?;
-    let args = JobArgs::try_parse_from(&words)?;
+    let first = without_run(programs.next().unwrap_or_default());
+    let (words, mut notices) = compat::translate(&job, &first)?;
+    let (words, config) = insert_settings(&job, &job, words)?;
+    let parsed = job.try_get_matches_from_mut(&words)?;
+    let args = JobArgs::from_arg_matches(&parsed).map_err(|error| error.format(&mut job))?;
     let mut other_programs = Vec::new();
     for words in programs {
         let (program, of_program) = parse_program(&words)?;
@@ -117,7 +122,7 @@ pub(crate) fn parse_job(typed: Vec<OsString>) -> Result<(JobArgs, CommandLine), 
         let message = format!(
             "{program} would be the program, and the options behind it its own\n\n  tip: {tip}"
         );
-        return Err(JobArgs::command().error(ErrorKind::UnknownArgument, message).into());
+        return Err(job.error(ErrorKind::UnknownArgument, message).into());
     }
     Ok((args, CommandLine { words, config, notices }))
 }
@@ -162,21 +167,29 @@ pub(crate) fn is_program_here(program: &OsStr) -> bool {
 
 /// Translates the command line of a job, the first word of which is the command's name. The word `run` behind
 /// it is dropped.
-pub(crate) fn translate_job(
-    mut words: Vec<OsString>,
-) -> Result<(Vec<OsString>, Notices), clap::Error> {
+pub(crate) fn translate_job(words: Vec<OsString>) -> Result<(Vec<OsString>, Notices), clap::Error> {
+    compat::translate(&built(JobArgs::command()), &without_run(words))
+}
+
+fn without_run(mut words: Vec<OsString>) -> Vec<OsString> {
     if words.get(1).is_some_and(|verb| verb == "run") {
         words.remove(1);
     }
-    compat::translate(JobArgs::command(), &words)
+    words
+}
+
+/// Returns a command whose options of all kinds can be asked for.
+pub(crate) fn built(mut command: Command) -> Command {
+    command.build();
+    command
 }
 
 /// Parses the options and the program between two `:`. Options of other launchers are translated.
 fn parse_program(words: &[OsString]) -> Result<(ProgramArgs, Notices), clap::Error> {
-    let command = ProgramArgs::command();
+    let command = built(ProgramArgs::command());
     let mut typed: Vec<OsString> = vec![command.get_name().into()];
     typed.extend_from_slice(words);
-    let translated = compat::translate(command, &typed);
+    let translated = compat::translate(&command, &typed);
     let (words, notices) = translated.map_err(hint_at_job_option)?;
     Ok((ProgramArgs::try_parse_from(words)?, notices))
 }
@@ -206,10 +219,11 @@ fn with_long_np(command: &Command, typed: Vec<OsString>) -> Vec<OsString> {
 }
 
 fn insert_settings(
-    command: Command,
+    all: &Command,
+    command: &Command,
     words: Vec<OsString>,
 ) -> Result<(Vec<OsString>, LoadedConfig), ConfigError> {
-    config::with_defaults(JobArgs::command(), command, words, &ProcessEnv::current())
+    config::with_defaults(all, command, words, &ProcessEnv::current())
 }
 
 #[cfg(test)]

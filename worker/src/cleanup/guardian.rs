@@ -218,7 +218,7 @@ pub(crate) enum Remaining {
 impl Grace {
     /// Creates the memory, which this process shares with processes that it forks later.
     pub(crate) fn share() -> Grace {
-        let memory = SharedMemory::pair(LENGTH, LENGTH).map(|(memory, _)| memory);
+        let memory = SharedMemory::unnamed(LENGTH, LENGTH);
         let memory = memory.and_then(|memory| memory.reserve(0..LENGTH).map(|()| memory));
         Grace { begin: Instant::now(), memory: memory.ok(), outputs: Outputs::share() }
     }

@@ -94,7 +94,7 @@ impl Workspace {
     pub(crate) fn choose() -> Workspace {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let tag = format!("{}-{:016x}", std::process::id(), now.as_nanos());
-        let memory = SharedMemory::pair(LENGTH, LENGTH).map(|(memory, _)| memory);
+        let memory = SharedMemory::unnamed(LENGTH, LENGTH);
         let memory = memory.and_then(|memory| memory.reserve(0..LENGTH).map(|()| memory));
         Workspace { tag, places: places(), number: memory.ok(), created: OnceLock::new() }
     }

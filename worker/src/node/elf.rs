@@ -27,47 +27,62 @@ const MAX_NAME: usize = 256;
 /// Returns the names of the libraries that an executable needs. Empty for a static executable and
 /// for a file that is not a supported executable.
 pub(crate) fn needed(path: &Path) -> Vec<String> {
-    Blocks::open(path).and_then(|file| read_needed(&file)).unwrap_or_default()
+    Executable::open(path).and_then(|file| read_needed(&file.0)).unwrap_or_default()
 }
 
 /// Returns Rust's name for the machine that an executable is built for. `None` for other machines
 /// and for a file that is not a supported executable.
 pub(crate) fn machine(path: &Path) -> Option<&'static str> {
-    machine_of(&Blocks::open(path)?)
+    Executable::open(path)?.machine()
 }
 
-/// Returns the length of an executable for this machine, and the length that its headers and segments take, if it is
-/// shorter than that. Both are in bytes.
-pub(crate) fn cut_off(path: &Path) -> Option<(u64, u64)> {
-    let file = Blocks::open(path)?;
-    if machine_of(&file)? != ARCH {
-        return None;
+/// File that may be an executable.
+pub(crate) struct Executable(Blocks);
+
+impl Executable {
+    /// Returns `None` if the file cannot be opened.
+    pub(crate) fn open(path: &Path) -> Option<Executable> {
+        Some(Executable(Blocks { file: File::open(path).ok()?, last: RefCell::default() }))
     }
-    let length = file.file.metadata().ok()?.len();
-    let whole = if length < HEADER {
-        HEADER
-    } else {
-        let table = read_number(&file, 54, 2)? * read_number(&file, 56, 2)?;
-        let headers = read_number(&file, 32, 8)?.checked_add(table)?;
-        let segments = read_segments(&file).unwrap_or_default();
-        let loaded = segments.iter().filter(|segment| segment.kind == PT_LOAD);
-        let ends = loaded.filter_map(|segment| segment.offset.checked_add(segment.size));
-        ends.fold(headers, u64::max)
-    };
-    (length < whole).then_some((length, whole))
-}
 
-/// Returns the path of the loader that the kernel starts for an executable (PT_INTERP). `None` for a
-/// static executable, for one of another machine, whose emulator has loaders of its own, and for other
-/// files.
-pub(crate) fn loader(path: &Path) -> Option<PathBuf> {
-    let file = Blocks::open(path)?;
-    let at = if machine_of(&file) == Some(ARCH) {
-        read_segments(&file)?.iter().find(|segment| segment.kind == PT_INTERP)?.offset
-    } else {
-        loader_name_of_i386(&file)?
-    };
-    read_string(&file, at).map(PathBuf::from).filter(|loader| loader.is_absolute())
+    /// See [`machine`].
+    pub(crate) fn machine(&self) -> Option<&'static str> {
+        machine_of(&self.0)
+    }
+
+    /// Returns the length of an executable for this machine, and the length that its headers and segments take, if it is
+    /// shorter than that. Both are in bytes.
+    pub(crate) fn cut_off(&self) -> Option<(u64, u64)> {
+        let Executable(file) = self;
+        if self.machine()? != ARCH {
+            return None;
+        }
+        let length = file.file.metadata().ok()?.len();
+        let whole = if length < HEADER {
+            HEADER
+        } else {
+            let table = read_number(file, 54, 2)? * read_number(file, 56, 2)?;
+            let headers = read_number(file, 32, 8)?.checked_add(table)?;
+            let segments = read_segments(file).unwrap_or_default();
+            let loaded = segments.iter().filter(|segment| segment.kind == PT_LOAD);
+            let ends = loaded.filter_map(|segment| segment.offset.checked_add(segment.size));
+            ends.fold(headers, u64::max)
+        };
+        (length < whole).then_some((length, whole))
+    }
+
+    /// Returns the path of the loader that the kernel starts for an executable (PT_INTERP). `None` for a
+    /// static executable, for one of another machine, whose emulator has loaders of its own, and for other
+    /// files.
+    pub(crate) fn loader(&self) -> Option<PathBuf> {
+        let Executable(file) = self;
+        let at = if self.machine() == Some(ARCH) {
+            read_segments(file)?.iter().find(|segment| segment.kind == PT_INTERP)?.offset
+        } else {
+            loader_name_of_i386(file)?
+        };
+        read_string(file, at).map(PathBuf::from).filter(|loader| loader.is_absolute())
+    }
 }
 
 /// Returns the offset of the loader's name in a 32-bit executable of i386, which machines of x86-64
@@ -108,10 +123,6 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn open(path: &Path) -> Option<Blocks> {
-        Some(Blocks { file: File::open(path).ok()?, last: RefCell::default() })
-    }
-
     /// Reads bytes at an offset and returns their number, which is smaller at the end of the file.
     /// `None` if the file cannot be read.
     fn read(&self, bytes: &mut [u8], at: u64) -> Option<usize> {
@@ -214,6 +225,10 @@ fn read_string(file: &Blocks, at: u64) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn loader(path: impl AsRef<Path>) -> Option<PathBuf> {
+        Executable::open(path.as_ref())?.loader()
+    }
+
     #[test]
     fn a_shell_needs_libc() {
         let libraries = needed(Path::new("/bin/sh"));
@@ -244,22 +259,23 @@ mod tests {
             let mut bytes = whole[..whole.len().min(4096)].to_vec();
             bytes[at] ^= 0xff;
             std::fs::write(&path, bytes).unwrap();
-            let _ = (needed(&path), loader(&path), cut_off(&path));
+            let file = Executable::open(&path).unwrap();
+            let _ = (needed(&path), file.loader(), file.cut_off());
         }
     }
 
     #[test]
     fn a_loader_is_that_of_this_machine() {
-        assert!(loader(Path::new("/bin/sh")).unwrap().exists());
+        assert!(loader("/bin/sh").unwrap().exists());
         for other in ["/etc/passwd", "/nonexistent", "/"] {
-            assert_eq!(loader(Path::new(other)), None);
+            assert_eq!(loader(other), None);
         }
         let path = tempfile::NamedTempFile::new().unwrap();
         let mut bytes = std::fs::read("/bin/sh").unwrap();
         // Machine of s390.
         bytes[18] = 22;
         std::fs::write(path.path(), bytes).unwrap();
-        assert_eq!(loader(path.path()), None);
+        assert_eq!(loader(path), None);
     }
 
     /// Reads a program of a 32-bit compiler, as far as the name of its loader.
@@ -275,6 +291,6 @@ mod tests {
         bytes.extend_from_slice(b"/lib/ld-linux.so.2\0");
         let path = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(path.path(), bytes).unwrap();
-        assert_eq!(loader(path.path()), Some("/lib/ld-linux.so.2".into()));
+        assert_eq!(loader(path), Some("/lib/ld-linux.so.2".into()));
     }
 }

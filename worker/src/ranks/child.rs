@@ -101,6 +101,8 @@ fn open_terminal(size: TerminalSize) -> io::Result<(OutputEnd, OwnedFd)> {
 /// Path of the stub's executable, which is the agent's own. The agent's file in the cache may have
 /// been removed, but this link still leads to the content.
 const STUB: &str = "/proc/self/exe";
+/// Number of bytes in which shells look for the first line of a script.
+const HEAD: usize = 256;
 
 /// Maximum number of attempts to start a stub in the cgroup. If the agent's own cgroup was killed N
 /// times before, the first N attempts fail.
@@ -293,7 +295,6 @@ pub(crate) fn exec(kind: StubKind, mut args: impl Iterator<Item = OsString>) -> 
         errln!("rlaunch: cannot enter {}: {error}", directory.display());
         return ExitCode::from(126);
     }
-    let machine = elf::machine(Path::new(&program)).filter(|machine| *machine != ARCH);
     // An emulator may be registered for another machine (binfmt_misc). What the kernel does not know,
     // execvp(3) would hand to a shell, which executes the bytes of a binary as if they were commands.
     let error = if is_binary(Path::new(&program)) {
@@ -301,9 +302,11 @@ pub(crate) fn exec(kind: StubKind, mut args: impl Iterator<Item = OsString>) -> 
     } else {
         Command::new(&program).arg0(argv0).args(args).exec()
     };
-    let program = program.display();
     let is_unknown = error.raw_os_error() == Some(libc::ENOEXEC);
-    match machine.filter(|_| is_unknown) {
+    let other = || elf::machine(Path::new(&program)).filter(|machine| *machine != ARCH);
+    let machine = if is_unknown { other() } else { None };
+    let program = program.display();
+    match machine {
         None if is_unknown => errln!(
             "rlaunch: cannot execute {program}: it is neither a script nor a program for this host \
              ({ARCH})\n\
@@ -322,10 +325,10 @@ pub(crate) fn exec(kind: StubKind, mut args: impl Iterator<Item = OsString>) -> 
 /// Tells whether a file is no script: an executable, or one with a zero byte in its first line, as shells see it. A name
 /// without a directory is searched for only later.
 fn is_binary(program: &Path) -> bool {
-    let mut head = Vec::new();
+    let mut head = Vec::with_capacity(HEAD);
     let has_directory = program.as_os_str().as_bytes().contains(&b'/');
     let file = has_directory.then(|| File::open(program).ok()).flatten();
-    let read = file.and_then(|file| file.take(256).read_to_end(&mut head).ok());
+    let read = file.and_then(|file| file.take(HEAD as u64).read_to_end(&mut head).ok());
     let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
     read.is_some() && (head.starts_with(b"\x7fELF") || line.contains(&0))
 }

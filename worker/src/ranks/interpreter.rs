@@ -3,7 +3,7 @@
 //! that are cut off, which execve(2) may start until they fail, and those of other machines; and files that the kernel does
 //! not know, of which a shell would make nonsense.
 
-use crate::node::elf;
+use crate::node::elf::{self, Executable};
 use crate::ranks::paths::{self, find_on_path};
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Number of bytes of a script that the kernel reads (`BINPRM_BUF_SIZE`).
-const HEAD: u64 = 256;
+const HEAD: usize = 256;
 
 /// Number of bytes in which the interpreter of a script is looked for that the kernel does not see.
-const LONG_HEAD: u64 = 8 << 10;
+const LONG_HEAD: usize = 8 << 10;
 
 /// First bytes of what Git LFS leaves in place of a file that it has not fetched.
 const LFS_POINTER: &[u8] = b"version https://git-lfs";
@@ -37,8 +37,9 @@ pub(super) fn check(
     directory: &Path,
     search_path: &OsStr,
 ) -> Result<(), ProgramDefect> {
-    check_unknown(program)?;
-    let Some(line) = first_line(program) else { return check_binary(program) };
+    let Some(head) = head(program, LONG_HEAD) else { return Ok(()) };
+    check_unknown(&head)?;
+    let Some(line) = first_line_of(&head) else { return check_binary(program) };
     // The kernel takes no other line for that of a script.
     let Some((name, argument)) = split_line(&line) else { return Ok(()) };
     let at = |name: &[u8]| {
@@ -70,13 +71,12 @@ pub(super) fn check(
 }
 
 /// Checks that no shell would execute what is not meant for one. A file that the kernel does not know is executed by a shell.
-fn check_unknown(program: &Path) -> Result<(), ProgramDefect> {
-    let Some(head) = head(program, LONG_HEAD) else { return Ok(()) };
+fn check_unknown(head: &[u8]) -> Result<(), ProgramDefect> {
     if head.starts_with(LFS_POINTER) {
         return Err(ProgramDefect::LfsPointer);
     }
     let marked = head.strip_prefix("\u{feff}".as_bytes());
-    let script = marked.unwrap_or(&head).trim_ascii_start();
+    let script = marked.unwrap_or(head).trim_ascii_start();
     let Some(line) = script.strip_prefix(b"#!") else { return Ok(()) };
     let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii_end();
     let Some((name, argument)) = split_line(line) else { return Ok(()) };
@@ -85,7 +85,7 @@ fn check_unknown(program: &Path) -> Result<(), ProgramDefect> {
         Some(_) => HiddenBy::ByteOrderMark,
         None if script.len() < head.len() => HiddenBy::Blanks,
         // A byte that ends the name has to be among those that the kernel reads.
-        None if ("#!".len() + blanks + name.len()) as u64 >= HEAD => HiddenBy::Length,
+        None if "#!".len() + blanks + name.len() >= HEAD => HiddenBy::Length,
         None => return Ok(()),
     };
     let of_env = given_to_env(argument).filter(|_| file_name(name) == b"env");
@@ -134,18 +134,19 @@ fn check_interpreter(file: &Path, name: &[u8], directory: &Path) -> Result<(), P
 
 /// Checks that an executable is whole, and that its loader exists, if it has one.
 fn check_binary(file: &Path) -> Result<(), ProgramDefect> {
-    if let Some((length, whole)) = elf::cut_off(file) {
+    let Some(executable) = Executable::open(file) else { return Ok(()) };
+    if let Some((length, whole)) = executable.cut_off() {
         return Err(ProgramDefect::CutOff { length, whole });
     }
     // An emulator that runs this agent may find loaders elsewhere; the host's own programs are then of
     // another machine.
     let is_emulated = || elf::machine(Path::new("/bin/sh")) != Some(ARCH);
-    let machine = elf::machine(file).filter(|machine| *machine != ARCH);
+    let machine = executable.machine().filter(|machine| *machine != ARCH);
     if let Some(machine) = machine.filter(|_| !is_emulated() && is_unknown(file)) {
         let (machine, host) = (machine.to_owned(), ARCH.to_owned());
         return Err(ProgramDefect::OtherMachine { machine, host });
     }
-    match elf::loader(file).filter(|loader| !loader.exists() && !is_emulated()) {
+    match executable.loader().filter(|loader| !loader.exists() && !is_emulated()) {
         Some(loader) => Err(ProgramDefect::NoLoader { loader: loader.into() }),
         None => Ok(()),
     }
@@ -177,20 +178,25 @@ fn is_unknown(file: &Path) -> bool {
 /// Returns the first line of a script without its `#!`. `None` for other files. Of a line that is too long
 /// for the kernel, returns the words that are whole.
 fn first_line(file: &Path) -> Option<Vec<u8>> {
-    let head = head(file, HEAD)?;
+    first_line_of(&head(file, HEAD)?)
+}
+
+/// Returns that of a file which begins with these bytes.
+fn first_line_of(head: &[u8]) -> Option<Vec<u8>> {
+    let head = &head[..head.len().min(HEAD)];
     let line = head.strip_prefix(b"#!")?;
     let end = line.iter().position(|byte| [b'\n', 0].contains(byte));
     let end = match end {
-        None if head.len() as u64 == HEAD => line.iter().rposition(is_blank).unwrap_or(0),
+        None if head.len() == HEAD => line.iter().rposition(is_blank).unwrap_or(0),
         end => end.unwrap_or(line.len()),
     };
     Some(line[..end].to_owned())
 }
 
 /// Reads the first `most` bytes of a file; `None` if that fails.
-fn head(file: &Path, most: u64) -> Option<Vec<u8>> {
-    let mut head = Vec::new();
-    File::open(file).ok()?.take(most).read_to_end(&mut head).ok()?;
+fn head(file: &Path, most: usize) -> Option<Vec<u8>> {
+    let mut head = Vec::with_capacity(most);
+    File::open(file).ok()?.take(most as u64).read_to_end(&mut head).ok()?;
     Some(head)
 }
 
@@ -338,7 +344,7 @@ mod tests {
     #[test]
     fn an_executable_whose_loader_is_missing_cannot_start() {
         let shell = fs::read("/bin/sh").unwrap();
-        let loader = elf::loader(Path::new("/bin/sh")).unwrap();
+        let loader = Executable::open(Path::new("/bin/sh")).unwrap().loader().unwrap();
         let name = loader.as_os_str().as_bytes();
         let at = shell.windows(name.len()).position(|window| window == name).unwrap();
         let mut moved = shell.clone();

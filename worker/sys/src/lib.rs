@@ -22,7 +22,7 @@ mod trace;
 pub use descriptor::{begin_writeback, redirect, while_unused};
 pub use pages::{Pages, prefer_numa_node};
 pub use process::{
-    Fork, ForkGeneration, exec, fork, let_descendants_read, limit_open_files, spawn,
+    Fork, ForkGeneration, exec, fork, let_descendants_read, limit_open_files, share_heap, spawn,
     survive_file_size_limit, unblock_signals, wait_for_signal, write_to_process,
 };
 pub use shared::{OwnedBytes, SharedMemory, full_fence};

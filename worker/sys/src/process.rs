@@ -139,6 +139,16 @@ pub fn survive_file_size_limit() {
     }
 }
 
+/// Lets all threads allocate from one heap. By default, glibc maps another for each of the first threads, which costs a
+/// program more than it saves if few of its threads allocate at a time.
+pub fn share_heap() {
+    // SAFETY: mallopt(3) takes two numbers; this option says how many heaps there may be.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
 /// Lets the descendants of process `ancestor` access this process's memory, where the Yama security
 /// module restricts that to a process's ancestors (`PR_SET_PTRACER`; default on Ubuntu). The ranks
 /// of a job are siblings, so each rank names the agent as the ancestor. Returns whether Yama is

@@ -137,16 +137,14 @@ impl SharedMemory {
         SharedMemory::map(file, words, length)
     }
 
+    /// Maps memory without a name, which this process shares with those that it forks.
+    pub fn unnamed(words: usize, length: usize) -> io::Result<SharedMemory> {
+        SharedMemory::map(unnamed_file(length)?, words, length)
+    }
+
     /// Maps memory without a name twice, to simulate two processes within one.
     pub fn pair(words: usize, length: usize) -> io::Result<(SharedMemory, SharedMemory)> {
-        // SAFETY: memfd_create(2) reads a string that ends with a zero, as a C literal does.
-        let fd = unsafe { libc::memfd_create(c"rlaunch".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the call above has created the descriptor, and nothing else owns it.
-        let file = unsafe { File::from_raw_fd(fd) };
-        file.set_len(length as u64)?;
+        let file = unnamed_file(length)?;
         let other = file.try_clone()?;
         Ok((SharedMemory::map(file, words, length)?, SharedMemory::map(other, words, length)?))
     }
@@ -288,6 +286,19 @@ impl Drop for Mapping {
         // SAFETY: this value owns the mapping, and nothing borrows from it any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.length) };
     }
+}
+
+/// Creates a file in memory that has no name.
+fn unnamed_file(length: usize) -> io::Result<File> {
+    // SAFETY: memfd_create(2) reads a string that ends with a zero, as a C literal does.
+    let fd = unsafe { libc::memfd_create(c"rlaunch".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call above has created the descriptor, and nothing else owns it.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(length as u64)?;
+    Ok(file)
 }
 
 fn refused(kind: io::ErrorKind, reason: &'static str) -> io::Error {

@@ -64,9 +64,10 @@ fn settings_of_line(line: &str) -> Result<Vec<FileSetting>, String> {
 }
 
 /// Puts the programs of a file in the place of `--app FILE` or `-configfile FILE`: each of its lines has options and a program,
-/// as between two `:`. The first of the words `typed` is the command's name.
+/// as between two `:`. The first of the words `typed` is the command's name, and [`clap::Command::build`] must have been called on
+/// `command`.
 pub(crate) fn with_programs_of_file(
-    command: clap::Command,
+    command: &clap::Command,
     typed: Vec<OsString>,
 ) -> Result<Vec<OsString>, clap::Error> {
     let is_option = |word: &OsString| {
@@ -77,11 +78,9 @@ pub(crate) fn with_programs_of_file(
     if !typed.iter().take_while(|word| *word != ":").any(is_option) {
         return Ok(typed);
     }
-    let mut command = command;
-    command.build();
     let first = if typed.get(1).is_some_and(|word| word == "run") { 2 } else { 1 };
     let options = typed.get(first..).unwrap_or_default();
-    let Some((before, file, behind)) = translate::program_file(&command, options) else {
+    let Some((before, file, behind)) = translate::program_file(command, options) else {
         return Ok(typed);
     };
     let error = |what: String| command.clone().error(ErrorKind::ValueValidation, what);

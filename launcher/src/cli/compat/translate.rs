@@ -16,21 +16,20 @@ use rlaunch_text::text;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-/// Translates the command line of any command that ends in a program. The first word is the command's name.
+/// Translates the command line of any command that ends in a program. The first word is the command's name, and
+/// [`clap::Command::build`] must have been called on `command`.
 pub(crate) fn translate(
-    mut command: clap::Command,
+    command: &clap::Command,
     words: &[OsString],
 ) -> Result<(Vec<OsString>, Notices), clap::Error> {
-    command.build();
     let (name, options) = words.split_at(words.len().min(1));
     // What variables of other launchers say is for jobs.
-    let env = |name: &str| std::env::var_os(name).filter(|_| is_job(&command));
-    let (translated, notices) = translate_options(&command, options, &env)?;
+    let env = |name: &str| std::env::var_os(name).filter(|_| is_job(command));
+    let (translated, notices) = translate_options(command, options, &env)?;
     Ok(([name, &translated].concat(), notices))
 }
 
-/// Translates the words behind a command's name, and variables that `env` returns. [`clap::Command::build`] must have been
-/// called on `command`.
+/// Translates the words behind a command's name, and variables that `env` returns.
 pub(super) fn translate_options(
     command: &clap::Command,
     words: &[OsString],

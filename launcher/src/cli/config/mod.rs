@@ -175,14 +175,13 @@ fn check(all: &Command, settings: &[Setting]) -> Result<Vec<OptionSetting>, Conf
 
 /// Inserts settings into the command line `typed`, behind the command's name, which is the first word. `all`
 /// has every option that may be set. Settings of options that `command` lacks are checked, but not inserted.
+/// [`Command::build`] must have been called on both.
 pub(crate) fn with_defaults(
-    mut all: Command,
-    mut command: Command,
+    all: &Command,
+    command: &Command,
     typed: Vec<OsString>,
     env: &ProcessEnv,
 ) -> Result<(Vec<OsString>, LoadedConfig), ConfigError> {
-    all.build();
-    command.build();
     // Errors are reported when the complete line is parsed.
     let Ok(matches) = command.clone().ignore_errors(true).try_get_matches_from(&typed) else {
         // The user asks for help or the version.
@@ -190,20 +189,20 @@ pub(crate) fn with_defaults(
     };
     let (cluster, profile) = file_and_profile(&matches, env);
     let files = find::find_files(cluster.as_deref(), env)?.into_iter();
-    let files = files.map(|read| CheckedFile::check(read, &all)).collect::<Result<Vec<_>, _>>()?;
-    let FoundVariables { settings: variables, mut notes, unread } = from_variables(&all, env)?;
-    let mut layers = vec![check(&all, &variables)?, profile_settings(profile.as_deref(), &files)?];
+    let files = files.map(|read| CheckedFile::check(read, all)).collect::<Result<Vec<_>, _>>()?;
+    let FoundVariables { settings: variables, mut notes, unread } = from_variables(all, env)?;
+    let mut layers = vec![check(all, &variables)?, profile_settings(profile.as_deref(), &files)?];
     layers.extend(files.iter().flat_map(|file| [file.defaults.clone(), file.host_list.clone()]));
     let ignored_keys = match files.iter().find(|file| !file.is_trusted) {
         Some(file) => {
-            let (effective_if_trusted, _) = merge::select(&command, &matches, layers.clone())?;
+            let (effective_if_trusted, _) = merge::select(command, &matches, layers.clone())?;
             drop_untrusted(&mut layers, file);
             let changed = file.changed.as_deref();
             IgnoredKeys::collect(&file.path, changed, &effective_if_trusted, file.tables())
         }
         None => None,
     };
-    let (settings, left_out) = merge::select(&command, &matches, layers)?;
+    let (settings, left_out) = merge::select(command, &matches, layers)?;
     notes.extend(left_out);
     let check_ssh_config_permissions = settings.iter().any(|setting| {
         setting.option == "ssh-config" && matches!(setting.origin, SettingOrigin::Line(..))

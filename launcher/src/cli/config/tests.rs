@@ -1,5 +1,6 @@
 use super::*;
 use crate::cli::args::JobArgs;
+use crate::cli::command_line::built;
 use crate::commands::bench::BenchArgs;
 use crate::commands::reap::ReapArgs;
 use crate::commands::topo::TopoArgs;
@@ -35,7 +36,7 @@ fn parsed<P: Parser>(
     variables: &[(&str, &str)],
 ) -> Result<(P, LoadedConfig), String> {
     let (scratch, env) = trusted_file(text, variables);
-    let config = with_defaults(JobArgs::command(), P::command(), words(line), &env);
+    let config = with_defaults(&built(JobArgs::command()), &built(P::command()), words(line), &env);
     let (words, config) = config.map_err(|error| {
         error.to_string().replace(&format!("{}/", scratch.path().display()), "")
     })?;
@@ -218,7 +219,15 @@ fn verbs_take_what_they_have() {
 #[test]
 fn help_needs_no_file() {
     let (_scratch, env) = trusted_file("[defaults]\nnpp = 1\n", &[]);
-    assert!(with_defaults(JobArgs::command(), JobArgs::command(), words("--help"), &env).is_ok());
+    assert!(
+        with_defaults(
+            &built(JobArgs::command()),
+            &built(JobArgs::command()),
+            words("--help"),
+            &env
+        )
+        .is_ok()
+    );
 }
 
 /// Parses a command line in a directory with the untrusted file `local_file`; the user's own file has the
@@ -235,7 +244,8 @@ fn with_untrusted(
         fs::write(path, user_file).unwrap();
     }
     let plain = |text: String| text.replace(&format!("{}/", scratch.path().display()), "");
-    let config = with_defaults(JobArgs::command(), JobArgs::command(), words(line), &env);
+    let config =
+        with_defaults(&built(JobArgs::command()), &built(JobArgs::command()), words(line), &env);
     let (words, config) = config.map_err(|error| plain(error.to_string()))?;
     Ok((JobArgs::try_parse_from(words).unwrap(), config))
 }
@@ -296,7 +306,8 @@ fn no_key_that_needs_trust_counts_before_it() {
         let parsed = |value: &&str| {
             let file = format!("[defaults]\n{key} = {value}\n");
             let (_scratch, env) = untrusted_file(&file, &[]);
-            with_defaults(JobArgs::command(), JobArgs::command(), words("p"), &env).ok()
+            with_defaults(&built(JobArgs::command()), &built(JobArgs::command()), words("p"), &env)
+                .ok()
         };
         let counted = VALUES.iter().find_map(parsed);
         let (counted, config) = counted.unwrap_or_else(|| panic!("a value for `{key}`"));
@@ -344,7 +355,8 @@ fn a_file_that_names_a_changed_one_does_not_count() {
     let review = Review::read(&scratch.path().join("rlaunch.toml"), JobArgs::command()).unwrap();
     review.trust(&env).unwrap();
     let read = || {
-        let read = with_defaults(JobArgs::command(), JobArgs::command(), words("p"), &env);
+        let read =
+            with_defaults(&built(JobArgs::command()), &built(JobArgs::command()), words("p"), &env);
         let (words, config) = read.unwrap();
         (JobArgs::try_parse_from(words).unwrap().connect.ssh_config, config)
     };

@@ -292,6 +292,7 @@ impl TrainArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::command_line::built;
     use crate::cli::compat;
     use clap::CommandFactory;
 
@@ -299,7 +300,7 @@ mod tests {
     fn parse(line: &str) -> Result<(TrainArgs, Vec<OsString>), clap::Error> {
         let words: Vec<OsString> =
             ["rlaunch"].into_iter().chain(line.split(' ')).map(OsString::from).collect();
-        let (words, _) = compat::translate(TrainArgs::command(), &words)?;
+        let (words, _) = compat::translate(&built(TrainArgs::command()), &words)?;
         let args = TrainArgs::try_parse_from(&words)?;
         let options = args.options_of_jobs(&words);
         Ok((args, options))
