@@ -16,6 +16,7 @@ use crate::ranks::files::JobFiles;
 use crate::ranks::library::RankLibrary;
 use crate::ranks::prepare::{self, PreparedRanks};
 use crate::ranks::sealed::SealedCopy;
+use crate::ranks::stream_ends;
 use rlaunch_bootstrap::job::{Job, Problem};
 use rlaunch_bootstrap::protocol::control::{FromAgent, Helper, ToAgent};
 use rlaunch_bootstrap::rank_table::TableMessage;
@@ -24,7 +25,6 @@ use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
 /// Parts of the agent that handle messages which the launcher may send before the ranks start.
 pub(super) struct StartupParts {
@@ -124,13 +124,11 @@ impl Agent {
         &mut self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let (sender, result) = oneshot::channel();
         let runtime = Handle::current();
         // If no thread can be made, it runs here, and no beats are sent meanwhile.
-        node::in_thread(move || {
+        let result = stream_ends::in_thread(move || {
             let _context = runtime.enter();
-            // An agent whose job has ended does not wait for the result.
-            let _ = sender.send(work());
+            work()
         });
         self.beat_until(result).await?.ok()
     }

@@ -7,7 +7,7 @@
 
 mod pool;
 
-pub(crate) use pool::refused_thread;
+pub(crate) use pool::{in_thread, refused_thread};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pool::POOL;

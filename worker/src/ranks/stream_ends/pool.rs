@@ -9,7 +9,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::sleep_until;
 
 /// Size of the stack of a thread of the pool, in bytes.
-const STACK: usize = 256 << 10;
+const STACK: usize = 512 << 10;
 
 /// Time after which a thread that could not be started is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -22,6 +22,17 @@ pub(crate) async fn refused_thread() -> io::Error {
     POOL.refused_thread().await
 }
 
+/// Makes a call in a thread, which begins at once, but where the host permits no other thread.
+pub(crate) fn in_thread<T: Send + 'static>(
+    call: impl FnOnce() -> T + Send + 'static,
+) -> oneshot::Receiver<T> {
+    POOL.call(call)
+}
+
+/// Call that returns how its result is told. Its thread is idle before that, since whoever is told may have the next call.
+type Call = Box<dyn FnOnce() -> Tell + Send>;
+type Tell = Box<dyn FnOnce()>;
+
 pub(super) struct Pool {
     state: Mutex<PoolState>,
     wake: Condvar,
@@ -31,9 +42,9 @@ pub(super) struct Pool {
 }
 
 struct PoolState {
-    calls: VecDeque<Work>,
+    calls: VecDeque<Call>,
     threads: usize,
-    /// Number of threads that wait for a call.
+    /// Number of threads that wait for a call, or are about to.
     idle: usize,
     /// Time of the last attempt at a thread for calls that wait; `None` if none wait for one.
     refused_at: Option<Instant>,
@@ -58,12 +69,15 @@ impl Pool {
         call: impl FnOnce() -> T + Send + 'static,
     ) -> oneshot::Receiver<T> {
         let (tell, told) = oneshot::channel();
-        // Nobody may wait for it any more.
-        self.take_on(Box::new(move || drop(tell.send(call()))));
+        self.take_on(Box::new(move || {
+            let made = call();
+            // Nobody may wait for it any more.
+            Box::new(move || drop(tell.send(made)))
+        }));
         told
     }
 
-    fn take_on(&'static self, call: Work) {
+    fn take_on(&'static self, call: Call) {
         let mut state = self.lock();
         state.calls.push_back(call);
         if state.idle >= state.calls.len() {
@@ -79,7 +93,7 @@ impl Pool {
         } else if let Some(call) = state.calls.pop_back() {
             // No thread is permitted here, and programs that hold a call up are few.
             drop(state);
-            call();
+            call()();
         }
     }
 
@@ -124,8 +138,11 @@ impl Pool {
         loop {
             if let Some(call) = state.calls.pop_front() {
                 drop(state);
-                call();
+                let tell = call();
+                self.lock().idle += 1;
+                tell();
                 state = self.lock();
+                state.idle -= 1;
             } else {
                 state.idle += 1;
                 state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -157,6 +174,15 @@ mod tests {
         }
         start_thread(Some(STACK), work)
     });
+
+    #[tokio::test]
+    async fn calls_one_after_the_other_take_one_thread() {
+        static CALM: Pool = Pool::new(|work| start_thread(Some(STACK), work));
+        for number in 0..1000 {
+            assert_eq!(timeout(BOUND, CALM.call(move || number)).await.unwrap(), Ok(number));
+        }
+        assert_eq!(CALM.lock().threads, 1);
+    }
 
     #[tokio::test]
     async fn calls_behind_one_that_is_held_up_wait_for_a_thread_and_say_why() {

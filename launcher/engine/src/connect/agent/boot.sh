@@ -1,10 +1,10 @@
 # Starts the agent in a task of a Slurm step: executes a cached copy, or installs one first by fetch.sh, whose text is the
 # first argument. Arguments: FETCH ADDRESSES KEY DIRECTORY any|only PATH "ADDRESS:PORT..." and then, for each architecture,
 # ARCH HASH SHA256 SIZE. ADDRESSES and KEY are those of the launcher, which the agent calls; the others are fetch.sh's.
-# Prints `task NUMBER ARCH NODE`, and then where the agent is, in the words of fetch.sh. The agent takes the place of this shell,
-# since Slurm sends signals to the first process of a task. A cache is entered before its owner is looked at, as
-# ENTER_SHARED in command.rs says.
-arch=$(uname -m)
+# Prints `task NUMBER ARCH NODE`, and then where the agent is, in the words of fetch.sh. Since Linux 6.1 a file has the
+# architecture, which saves a process. The agent takes the place of this shell, since Slurm sends signals to the first process
+# of a task. A cache is entered before its owner is looked at, as ENTER_SHARED in command.rs says.
+{ read -r arch </proc/sys/kernel/arch; } 2>/dev/null || arch=$(uname -m)
 echo "rlaunch-install task $SLURM_PROCID $arch $SLURMD_NODENAME"
 fetch=$1 addresses=$2 key=$3 directory=$4 scope=$5 given=$6 at=$7
 shift 7
