@@ -152,21 +152,29 @@ impl RecordStore {
         }
     }
 
-    /// Stores a record, and makes room for it: removes the oldest jobs beyond [`RecordStore::most`] and, after one whose
-    /// output is kept in a file, beyond [`RecordStore::most_bytes`].
+    /// Stores a record, and makes room for it: removes the oldest jobs beyond [`RecordStore::most`], once they are a twentieth
+    /// more, and, after one whose output is kept in a file, beyond [`RecordStore::most_bytes`].
     pub(crate) fn save(&self, record: &JobRecord) -> Result<(), RecordStoreError> {
         let path = self.path(&record.recorded_job());
         let written =
             self.write(record).and_then(|file| file.persist(&path)?.metadata()?.modified());
         let now = written.map_err(|source| RecordStoreError::Write { path, source })?;
-        let mut jobs = self.jobs_until(now);
-        let beyond = jobs.len().saturating_sub(self.most);
-        for job in jobs.drain(..beyond).filter(|job| job.id != record.job) {
-            self.remove(&job);
+        let mut jobs = self.adopt().unwrap_or_default();
+        self.date_back(&jobs, &record.job, now);
+        // Which are the oldest takes a look at each, so it is asked once for several.
+        let is_full = jobs.len() > self.most + self.most / 20;
+        if is_full || record.output_file.is_some() {
+            jobs = self.jobs();
         }
-        // Ids begin with the time.
-        if let Some(oldest) = jobs.iter().min().filter(|_| beyond > 0) {
-            self.forget_leftovers(&oldest.id, now);
+        if is_full {
+            let beyond = jobs.len().saturating_sub(self.most);
+            for job in jobs.drain(..beyond).filter(|job| job.id != record.job) {
+                self.remove(&job);
+            }
+            // Ids begin with the time.
+            if let Some(oldest) = jobs.iter().min() {
+                self.forget_leftovers(&oldest.id, now);
+            }
         }
         if record.output_file.is_some() {
             self.bound_size(&jobs, &record.job);
@@ -222,20 +230,22 @@ impl RecordStore {
         Ok(file.into_inner()?)
     }
 
-    /// Lists the recorded jobs, oldest first. Gives records of a clock that was ahead of `now` a time before it, so that they
-    /// do not count as newer than those that follow.
-    fn jobs_until(&self, now: SystemTime) -> Vec<RecordedJob> {
+    /// Gives records of a clock that was ahead of `now` a time before it, so that they do not count as newer than those that
+    /// follow. The ids of such jobs, which begin with the time, are greater than that of `job`.
+    fn date_back(&self, jobs: &[RecordedJob], job: &str, now: SystemTime) {
         // Some file systems store whole seconds, or two; and another rlaunch may have written a record since.
         const SLACK: Duration = Duration::from_secs(2);
         let (earlier, later) = (now.checked_sub(SLACK), now.checked_add(SLACK));
-        let (Some(earlier), Some(later)) = (earlier, later) else { return self.jobs() };
-        let mut jobs = self.adopt_and_date().unwrap_or_default();
-        for (at, job) in jobs.iter_mut().filter(|(at, _)| *at > later) {
+        let (Some(earlier), Some(later)) = (earlier, later) else { return };
+        for ahead in jobs.iter().filter(|other| *other.id > *job) {
             // An error means that another rlaunch has removed the file.
-            let _ = File::open(self.path(job)).and_then(|file| file.set_modified(earlier));
-            *at = earlier;
+            let _ = File::open(self.path(ahead)).and_then(|file| {
+                match file.metadata()?.modified()? {
+                    written if written > later => file.set_modified(earlier),
+                    _ => Ok(()),
+                }
+            });
         }
-        in_order(jobs)
     }
 
     fn path(&self, job: &RecordedJob) -> PathBuf {
