@@ -15,7 +15,7 @@ use crate::bench::Series;
 use crate::command::background::Background;
 use crate::command::{last_lines, run as run_program, wait_until};
 use crate::setup::{self, PackageSet, python};
-use crate::{Account, Lab, LabError, Options};
+use crate::{Account, Lab, LabError, Options, files};
 use rows::{ROWS, Row, TORCH};
 
 const NAME: &str = "soakframe";
@@ -119,11 +119,14 @@ impl Field<'_> {
         let rlaunch = install(lab, rlaunch)?;
         let directory = lab.installed().with_file_name("work");
         for (name, text, mode) in PROGRAMS {
+            let path = directory.join(name);
+            fs::create_dir_all(path.parent().unwrap_or(&directory))
+                .map_err(LabError::io("make a directory"))?;
+            files::write(&path, text, *mode)?;
             for host in lab.hosts() {
-                lab.write_file(&host, &directory.join(name), text.as_bytes(), *mode)?;
+                lab.write_file(&host, &path, text.as_bytes(), *mode)?;
             }
         }
-        fs::create_dir_all(&directory).map_err(LabError::io("make a directory"))?;
         let field = Field { lab, rlaunch, directory };
         field.put_launcher_on("a")?;
         run_program("run a first job", &mut field.shell("", "rlaunch -H a,b,c true")?)?;
