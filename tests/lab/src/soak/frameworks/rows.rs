@@ -179,7 +179,7 @@ pub(super) const ROWS: &[Row] = &[
         RAY,
         "--serve -H a,b,c ray symmetric-run --address a:6379 --min-nodes 3 -- python3 driver.py 3",
         Prints("tasks 6 on 3 nodes", 1),
-        OWN_RAY,
+        "each 3 ray symmetric-run --address a:6379 --min-nodes 3 -- python3 driver.py 3",
     ),
     row(
         RAY,
