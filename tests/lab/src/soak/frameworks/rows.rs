@@ -54,6 +54,8 @@ const SGLANG: (&str, &str) = ("SGLang (stand-in)", "stand-ins");
 const OWN_TORCHRUN: &str =
     "each 2 torchrun --nnodes 2 --node-rank %i --master-addr $A --nproc-per-node 2 ddp.py";
 const OWN_JAX: &str = "each 2 python3 add_up.py $A:12345 2 %i";
+const OWN_JAX_OF_TWO: &str =
+    r#"each 2 "for of in 0 1; do python3 add_up.py $A:12345 4 \$((2 * %i + of)) & done; wait""#;
 const OWN_RAY: &str =
     "each 3 ray symmetric-run --address $A:6379 --min-nodes 3 -- python3 driver.py 3";
 const OWN_TENSORFLOW: &str = r#"each 2 "TF_CONFIG='{\"cluster\": {\"worker\": [\"$A:2222\", \"$B:2222\"]}, \
@@ -149,7 +151,7 @@ pub(super) const ROWS: &[Row] = &[
         OWN_JAX,
     ),
     row(JAX, "-H a,b python3 add_up.py", Prints("sum 3 of 2", 2), OWN_JAX),
-    row(JAX, "-H a:2,b:2 python3 add_up.py", Prints("sum 10 of 4", 4), ""),
+    row(JAX, "-H a:2,b:2 python3 add_up.py", Prints("sum 10 of 4", 4), OWN_JAX_OF_TWO),
     row(
         JAX,
         "-H a,b python3 add_up.py {{master.addr}}:{{master.port}} {{world_size}} {{rank.index}}",
