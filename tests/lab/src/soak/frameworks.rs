@@ -340,6 +340,8 @@ impl Field<'_> {
                 times[which].push(seconds);
             }
         }
+        // What torchrun alone leaves is not rlaunch's.
+        self.clear()?;
         let [ours, own] = &times;
         let ratios = ours.ratios_to(own);
         println!(
