@@ -15,7 +15,7 @@ use crate::run::stdin::StdinFeed;
 use bytes::Bytes;
 use rlaunch_bootstrap::id::{JobId, NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::{
-    self, BEAT, FrameError, FrameReader, FromAgent, MAX_FRAME, ToAgent,
+    self, BEAT, EndCause, FrameError, FrameReader, FromAgent, MAX_FRAME, ToAgent,
 };
 use rlaunch_console::deadline::Deadline;
 use rlaunch_text::printable;
@@ -187,7 +187,7 @@ impl Session {
         mut route: Option<&mut HostConnection>,
     ) -> String {
         loop {
-            if let Err(error) = self.take_frames().await {
+            if let Err(error) = self.take_frames(route.as_deref()).await {
                 return error.to_string();
             }
             let incoming = tokio::select! {
@@ -233,8 +233,12 @@ impl Session {
         true
     }
 
-    /// Handles all frames that have arrived. Waits while [`UNHANDLED`] is used up.
-    async fn take_frames(&mut self) -> Result<(), ProtocolViolation> {
+    /// Handles all frames that have arrived. Waits while [`UNHANDLED`] is used up. If the agent got a signal, asks the host's
+    /// batch system first whether that has ended the job: its own words may come later.
+    async fn take_frames(
+        &mut self,
+        route: Option<&HostConnection>,
+    ) -> Result<(), ProtocolViolation> {
         while let Some((message, length)) = self.frames.next_sized()? {
             if let Some(rank) = rank_of(&message).filter(|rank| !self.credit.covers(*rank)) {
                 return Err(ProtocolViolation::ForeignRank(rank));
@@ -256,6 +260,12 @@ impl Session {
                     if let FromAgent::Started { rank, pid } = other {
                         let room = self.room_for(length).await;
                         self.output.started(rank, pid, room);
+                    }
+                    if let FromAgent::EndsRanks(EndCause::Signal(_)) = other
+                        && let Some(route) = route
+                        && let JobState::Over(why) = route.job_state().await
+                    {
+                        self.report(NodeEventKind::JobOver(why), None);
                     }
                     self.done |= matches!(other, FromAgent::Done(_));
                     let room = self.room_for(length).await;
@@ -371,7 +381,7 @@ mod tests {
         let (rank, stream) = source;
         let message = FromAgent::Output { rank, stream, stamp: None, data: vec![b'x'; bytes] };
         session.frames.push(&control::encode(&message).unwrap());
-        session.take_frames().await
+        session.take_frames(None).await
     }
 
     #[tokio::test]
@@ -420,7 +430,7 @@ mod tests {
                 let (mut session, commands, _unread) = session();
                 commands.open_window(ranks, 1000);
                 session.frames.push(&control::encode(&message).unwrap());
-                session.take_frames().await
+                session.take_frames(None).await
             };
             assert!(taken(&[Rank(9), rank]).await.is_ok(), "{message:?}");
             let violation = taken(&[Rank(6), Rank(8)]).await.unwrap_err();
@@ -443,7 +453,7 @@ mod tests {
         for _ in 0..UNHANDLED / size_of::<NodeEvent>() {
             session.frames.push(&control::encode(&FromAgent::Suspended).unwrap());
         }
-        let mut reading = pin!(session.take_frames());
+        let mut reading = pin!(session.take_frames(None));
         let mut looked = Context::from_waker(Waker::noop());
         let mut count = 0;
         while reading.as_mut().poll(&mut looked).is_pending() {
