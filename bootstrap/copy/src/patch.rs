@@ -8,6 +8,7 @@ use crate::manifest::{Entry, Kind, Manifest, ManifestError, RelativePath, Time};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 /// Maximum number of files, links and directories that a patch changes. Each costs a host some system calls; of more, the
 /// chain is no slower.
@@ -15,6 +16,11 @@ pub const MAX_CHANGED: usize = 64;
 /// Maximum number of bytes of a patch's files. It is sent to each host by itself, and encrypted for each; a chain sends
 /// bytes once.
 pub const MAX_BYTES: u64 = 1 << 20;
+
+/// Returns where the list of a tree's files is that takes the place of another list once hosts have what it says.
+pub fn next_list(list: &Path) -> PathBuf {
+    list.with_extension("new")
+}
 
 /// What differs between two versions of a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,8 +93,8 @@ fn is_directory(entry: &Entry) -> bool {
 }
 
 fn is_same(a: &Entry, b: &Entry) -> bool {
-    let has_time = is_directory(b) || a.mtime == b.mtime;
-    has_time && a.mode == b.mode && a.kind == b.kind
+    let same_time = is_directory(b) || a.mtime == b.mtime;
+    same_time && a.mode == b.mode && a.kind == b.kind
 }
 
 /// What makes a copy of one version of a tree that of another.

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// First bytes of a seal. Another version of the format has another number.
-const MAGIC: &[u8] = b"rlaunch seal 2\n";
+const MAGIC: &[u8] = b"rlaunch seal 3\n";
 
 /// Seal, which is a file beside the directory of the copy. Names are those of the bytes that it was decoded from: a tree has
 /// thousands.
@@ -28,7 +28,8 @@ pub struct SealedDirectory<'a> {
     pub path: &'a [u8],
     /// Its mode, of which [`SealedDirectory::MODE`] counts.
     pub mode: u32,
-    /// Files and links in it that were copied, in the order of their names.
+    /// Files and links in it that were copied, in the order of their names. While a copy is being changed, a name may be there
+    /// twice: as it was, and as it is to be.
     #[serde(borrow)]
     pub files: Vec<SealedFile<'a>>,
 }
@@ -44,6 +45,8 @@ pub struct SealedFile<'a> {
     pub mtime: (i64, i64),
     /// Time of the last change, which cannot be set to another one.
     pub ctime: (i64, i64),
+    /// Whether a copy has put it there. What ranks have written, and is what was to be copied, is theirs.
+    pub is_received: bool,
 }
 
 impl SealedDirectory<'_> {
@@ -109,6 +112,7 @@ mod tests {
             inode: 8,
             mtime: (-1, 2),
             ctime: (1 << 40, 999_999_999),
+            is_received: true,
         };
         let directories = vec![
             SealedDirectory { path: b"tree", mode: 0o755, files: vec![file] },

@@ -52,21 +52,28 @@ impl Beneath {
 
     /// Opens a directory. The empty path is the root.
     pub fn directory(&self, path: &[u8]) -> Result<Arc<OwnedFd>> {
-        if path.is_empty() {
-            return Ok(Arc::clone(&self.root));
-        }
-        if let Some(directory) = self.lock().get(path) {
-            return Ok(Arc::clone(directory));
-        }
-        let (parent, name) = split(path);
-        let parent = self.directory(parent)?;
+        // A path may have more parts than a small stack has room for calls.
+        let mut left = Vec::new();
+        let mut above = path;
+        let mut directory = loop {
+            let open = self.lock().get(above).cloned();
+            match open {
+                Some(directory) => break directory,
+                None if above.is_empty() => break Arc::clone(&self.root),
+                None => left.push(above),
+            }
+            above = split(above).0;
+        };
         let options = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let directory = Arc::new(rustix::fs::openat(&parent, name, options, Mode::empty())?);
-        let mut open = self.lock();
-        if open.len() >= OPEN_DIRECTORIES {
-            open.clear();
+        for path in left.into_iter().rev() {
+            let (_, name) = split(path);
+            directory = Arc::new(rustix::fs::openat(&directory, name, options, Mode::empty())?);
+            let mut open = self.lock();
+            if open.len() >= OPEN_DIRECTORIES {
+                open.clear();
+            }
+            open.insert(path.to_vec(), Arc::clone(&directory));
         }
-        open.insert(path.to_vec(), Arc::clone(&directory));
         Ok(directory)
     }
 

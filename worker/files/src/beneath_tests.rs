@@ -42,6 +42,19 @@ fn files_in_deep_directories_are_opened() {
     assert_eq!(listed, Vec::<Vec<u8>>::new());
 }
 
+/// As that of a thread of the agent, which has room for calls, but not for one a directory.
+#[test]
+fn a_deep_directory_is_opened_with_a_small_stack() {
+    const DEPTH: usize = 800;
+    let root = tempfile::tempdir().unwrap();
+    let path = vec!["a"; DEPTH].join("/");
+    fs::create_dir_all(root.path().join(&path)).unwrap();
+    let beneath = Beneath::open(root.path()).unwrap();
+    let open = move || beneath.directory(path.as_bytes()).map(drop);
+    let thread = std::thread::Builder::new().stack_size(64 << 10).spawn(open).unwrap();
+    thread.join().unwrap().unwrap();
+}
+
 #[test]
 fn a_directory_that_is_missing_is_made_for_its_owner_alone() {
     let above = tempfile::tempdir().unwrap();

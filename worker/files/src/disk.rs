@@ -156,22 +156,7 @@ impl Disk {
         Ok(true)
     }
 
-    /// Waits until the content of files, which have these paths, is on the disk.
-    pub fn sync_files(&self, files: &[(&[u8], File)]) -> Result<(), DiskError> {
-        if files.len() <= FEW || !self.gate.whole_sync_reports_errors() {
-            return files.iter().try_for_each(|(path, file)| self.sync_file(path, file));
-        }
-        let mut synced = Vec::new();
-        for (path, file) in files {
-            let stat = rustix::fs::fstat(file).map_err(|cause| failed("look at", path, cause))?;
-            if !synced.contains(&stat.st_dev) {
-                synced.push(stat.st_dev);
-                self.change("write to the disk", path, || rustix::fs::syncfs(file))?;
-            }
-        }
-        Ok(())
-    }
-
+    /// Waits until the content of a file is on the disk.
     pub fn sync_file(&self, path: &[u8], file: &File) -> Result<(), DiskError> {
         self.change("write to the disk", path, || self.gate.sync_file(file.as_fd()))
     }

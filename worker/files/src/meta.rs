@@ -91,11 +91,16 @@ impl Stamp {
         Stamp { size: file.size, mtime, ctime, inode: file.inode }
     }
 
+    /// Tells whether this is the other file, whatever its name and mode are: both change the time of the last change.
+    pub fn is_renamed(&self, other: &Stamp) -> bool {
+        Stamp { ctime: other.ctime, ..*self } == *other
+    }
+
     /// Returns what a seal has of a file of this name.
-    pub fn sealed<'n>(&self, name: &'n [u8]) -> SealedFile<'n> {
+    pub fn sealed<'n>(&self, name: &'n [u8], is_received: bool) -> SealedFile<'n> {
         let time = |of: Time| (of.secs, of.nanos.into());
         let (mtime, ctime) = (time(self.mtime), time(self.ctime));
-        SealedFile { name, size: self.size, inode: self.inode, mtime, ctime }
+        SealedFile { name, size: self.size, inode: self.inode, mtime, ctime, is_received }
     }
 }
 

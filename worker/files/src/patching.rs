@@ -1,8 +1,8 @@
 //! A copy of a working tree becomes that of another version by a patch, as the program that copies would make it.
 //!
 //! Files are made beside their places and get their names when all are on the disk, so that at any moment each place has its
-//! old file or its new one, and either is whole. Until the end the seal says that the copy is unfinished: whoever comes next
-//! compares all of it.
+//! old file or its new one, and either is whole. Until the end the seal says that the copy is unfinished, with both: whoever
+//! comes next compares all of it, and knows what has come with the copy.
 
 use crate::beneath::{Beneath, Seen, split};
 use crate::disk::{Disk, DiskError, Real, times};
@@ -25,11 +25,11 @@ const OWNER: u32 = 0o700;
 pub enum PatchError {
     #[error("cannot open the copy: {0}")]
     Open(io::Error),
-    #[error("its seal is none")]
+    #[error("its seal cannot be read")]
     NoSeal,
     #[error(transparent)]
     Disk(#[from] DiskError),
-    #[error("{0} is there, and something else is to be")]
+    #[error("{0} is a directory where a file is to be, or the other way round")]
     InTheWay(RelativePath),
     #[error("{0} changed meanwhile")]
     Changed(RelativePath),
@@ -49,9 +49,11 @@ fn patch_on(disk: &Disk, copy: &Path, sealed: &[u8], patch: &Patch) -> Result<()
     disk.change("unseal", b".", || sealing::unseal(copy))?;
     patching.make_directories()?;
     let files = patching.make_files()?;
-    // A name must not be on the disk before what it names.
-    disk.sync_files(&files)?;
+    // A name must not be on the disk before what it names. One by one: more would also wait for all that others write.
+    files.iter().try_for_each(|(path, file)| disk.sync_file(path, file))?;
     drop(files);
+    let both = patching.sealed_meanwhile()?;
+    disk.change("seal", b".", || sealing::seal(copy, &both, &Seal::UNFINISHED))?;
     patching.name()?;
     patching.remove()?;
     // Before directories get modes that may forbid to open them.
@@ -95,12 +97,20 @@ impl<'a> Patching<'a> {
         Ok(())
     }
 
-    /// Makes files beside their places, and locks them, so that nobody takes them for what a copy has left.
+    /// Makes files and links beside their places. Locks files, so that nobody takes them for what a copy has left.
     fn make_files(&self) -> Result<Vec<(&'a [u8], File)>, PatchError> {
         let mut made = Vec::new();
         for entry in &self.patch.entries {
-            let Put::File { beside, data } = &entry.put else { continue };
-            let (path, beside) = (entry.path.as_bytes(), beside.as_bytes());
+            let path = entry.path.as_bytes();
+            let (beside, data) = match &entry.put {
+                Put::Directory => continue,
+                Put::File { beside, data } => (beside.as_bytes(), data),
+                Put::Link { beside, target } => {
+                    self.disk.make_link(beside.as_bytes(), path, target)?;
+                    self.disk.set_time(beside.as_bytes(), entry.mtime)?;
+                    continue;
+                }
+            };
             if self.disk.look(beside)?.is_some() {
                 self.disk.remove(beside)?;
             }
@@ -127,21 +137,20 @@ impl<'a> Patching<'a> {
                     let mode = Mode::from_raw_mode(entry.mode & 0o777);
                     self.disk.put_file(beside.as_bytes(), path, mode)?;
                 }
-                Put::Link { beside, target } => {
-                    self.disk.make_link(beside.as_bytes(), path, target)?;
+                Put::Link { beside, .. } => {
                     self.disk.rename("rename a link to", beside.as_bytes(), path)?;
-                    self.disk.set_time(path, entry.mtime)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Removes what is gone, unless somebody has written to it since, and directories in which nothing else is.
+    /// Removes what is gone, if a copy has put it there and nobody has written to it since, and directories in which nothing
+    /// else is.
     fn remove(&self) -> Result<(), PatchError> {
         for path in self.patch.removed.iter().map(RelativePath::as_bytes) {
             let seen = self.disk.look(path)?.map(|seen| seen.meta.stamp());
-            if seen.is_some() && seen == self.sealed_stamp(path) {
+            if seen.is_some() && seen == self.received(path) {
                 self.disk.remove(path)?;
             }
         }
@@ -154,11 +163,28 @@ impl<'a> Patching<'a> {
         Ok(())
     }
 
-    fn sealed_stamp(&self, path: &[u8]) -> Option<Stamp> {
+    /// Returns what a file was like when it was sealed, if a copy had put it there.
+    fn received(&self, path: &[u8]) -> Option<Stamp> {
         let (parent, name) = split(path);
         let files = &self.before.get(parent)?.files;
         let at = files.binary_search_by(|file| file.name.cmp(name)).ok()?;
-        Some(Stamp::of_sealed(&files[at]))
+        files[at].is_received.then(|| Stamp::of_sealed(&files[at]))
+    }
+
+    /// Returns what is to be sealed until all files have their names: what was in their places, and what is beside them.
+    fn sealed_meanwhile(&self) -> Result<Seal<'a>, PatchError> {
+        let mut directories = self.before.clone();
+        for entry in &self.patch.entries {
+            let Some(beside) = entry.put.beside() else { continue };
+            let seen = self.disk.look(beside.as_bytes())?;
+            let stamp = seen.ok_or_else(|| PatchError::Changed(entry.path.clone()))?.meta.stamp();
+            let (path, name) = split(entry.path.as_bytes());
+            let made = || SealedDirectory { path, mode: 0, files: Vec::new() };
+            let files = &mut directories.entry(path).or_insert_with(made).files;
+            let at = files.partition_point(|file| file.name <= name);
+            files.insert(at, stamp.sealed(name, true));
+        }
+        Ok(Seal { directories: directories.into_values().collect() })
     }
 
     /// Returns the directories that have new names.
@@ -207,7 +233,7 @@ impl<'a> Patching<'a> {
             let stamp = seen.ok_or_else(|| PatchError::Changed(entry.path.clone()))?.meta.stamp();
             let (parent, name) = split(path);
             let files = &mut self.directory(&entry.path, parent)?.files;
-            put_sorted(files, stamp.sealed(name));
+            put_sorted(files, stamp.sealed(name, true));
         }
         Ok(self.before)
     }

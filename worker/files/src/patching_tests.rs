@@ -1,12 +1,14 @@
 use super::*;
-use crate::disk::{FEW, Gate};
+use crate::disk::Gate;
 use rlaunch_copy::{Time, hash};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
 
@@ -21,6 +23,16 @@ impl Gate for Fate {
         let next = |left: usize| left.checked_sub(1);
         let passed = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
         passed.map(drop).map_err(|_| io::Error::other("the host died"))
+    }
+}
+
+/// Disk that counts the files which are written to it one by one.
+struct Counted(Arc<AtomicUsize>);
+
+impl Gate for Counted {
+    fn sync_file(&self, _: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -51,7 +63,7 @@ impl Copy {
         self.path().join(name)
     }
 
-    /// Seals all that is there.
+    /// Seals all that is there. Copies have put it there, but for what is named `own`.
     fn seal(&self) {
         let mut all = snapshot(&self.path());
         all.retain(|path, _| !path.to_str().unwrap().contains(".rlaunch-"));
@@ -63,7 +75,7 @@ impl Copy {
         for (path, _) in all.iter().filter(|(_, what)| *what != "/") {
             let meta = Meta::of(&self.path().join(path).symlink_metadata().unwrap());
             let (parent, name) = split(path.as_os_str().as_bytes());
-            directories.get_mut(parent).unwrap().push(meta.stamp().sealed(name));
+            directories.get_mut(parent).unwrap().push(meta.stamp().sealed(name, name != b"own"));
         }
         let directories = directories.into_iter().map(|(path, files)| {
             let place = self.path().join(OsStr::from_bytes(path));
@@ -84,9 +96,31 @@ impl Copy {
 
     /// Patches until the host dies before the change of this number.
     fn patch_until(&self, change: usize, patch: &Patch) -> Result<(), PatchError> {
-        let beneath = Beneath::open(&self.path()).unwrap();
-        let disk = Disk::new(beneath, Box::new(Fate(AtomicUsize::new(change))));
+        self.patch_by(Fate(AtomicUsize::new(change)), patch)
+    }
+
+    fn patch_by(&self, gate: impl Gate + 'static, patch: &Patch) -> Result<(), PatchError> {
+        let disk = Disk::new(Beneath::open(&self.path()).unwrap(), Box::new(gate));
         patch_on(&disk, &self.path(), &self.sealed(), patch)
+    }
+
+    /// Asserts that the seal has each file and link that is there, as it is but for its name and mode.
+    fn has_all_sealed(&self, case: &str) {
+        let bytes = self.sealed();
+        let (_, Seal { directories }) = Seal::decode(&bytes).unwrap();
+        for (path, what) in snapshot(&self.path()) {
+            let (parent, name) = split(path.as_os_str().as_bytes());
+            if what == "/" || path.to_str().unwrap().contains(".rlaunch-") {
+                continue;
+            }
+            let now = Meta::of(&self.path().join(&path).symlink_metadata().unwrap()).stamp();
+            let of = directories.iter().filter(|directory| directory.path == parent);
+            let mut files = of.flat_map(|directory| &directory.files);
+            let is_it = |file: &SealedFile<'_>| {
+                file.name == name && file.is_received && now.is_renamed(&Stamp::of_sealed(file))
+            };
+            assert!(files.any(is_it), "{case}: {}", path.display());
+        }
     }
 
     /// Asserts that the seal is one of this patch, and of what is there.
@@ -229,6 +263,7 @@ fn a_copy_whose_host_dies_is_unfinished_and_all_its_files_are_whole() {
         // Before the first change nothing is unfinished.
         let expected = if change == 0 { BEFORE } else { Seal::UNFINISHED };
         assert_eq!(content, expected, "change {change}: {patched:?}");
+        copy.has_all_sealed(&format!("change {change}"));
         let there = snapshot(&copy.path());
         for (path, what) in &before {
             let name = path.to_str().unwrap();
@@ -272,6 +307,21 @@ fn what_somebody_has_written_since_stays() {
     assert!(!copy.place("b/c").exists());
     copy.is_sealed_by(&patch);
     assert_eq!(copy.sealed_files(), "same a/link a/x");
+}
+
+/// What ranks had written was what was to be copied, until it was gone here.
+#[test]
+fn what_no_copy_has_put_there_stays() {
+    let copy = Copy::of(&[("a/own", "own"), ("a/x", "old")]);
+    let patch = patch_of(&[("a", "/")], &["a/own", "a/x"], &[]);
+    copy.patch(&patch).unwrap();
+    assert!(copy.place("a/own").exists() && !copy.place("a/x").exists());
+    assert_eq!(copy.sealed_files(), "");
+    // One that a patch replaces is of a copy from then on.
+    let copy = Copy::of(&[("own", "own")]);
+    copy.patch(&patch_of(&[("own", "new")], &[], &[])).unwrap();
+    copy.patch(&patch_of(&[], &["own"], &[])).unwrap();
+    assert!(!copy.place("own").exists());
 }
 
 #[test]
@@ -319,12 +369,15 @@ fn directories_may_be_closed_before_and_after() {
 }
 
 #[test]
-fn more_files_than_are_written_to_the_disk_one_by_one() {
+fn files_are_written_to_the_disk_without_what_others_write() {
+    const FILES: usize = 50;
     let copy = Copy::of(TREE);
-    let names: Vec<String> = (0..FEW + 3).map(|number| format!("{number:03}")).collect();
+    let names: Vec<String> = (0..FILES).map(|number| format!("{number:03}")).collect();
     let put: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "new")).collect();
     let patch = patch_of(&put, &[], &[]);
-    copy.patch(&patch).unwrap();
+    let synced = Arc::new(AtomicUsize::new(0));
+    copy.patch_by(Counted(Arc::clone(&synced)), &patch).unwrap();
+    assert_eq!(synced.load(Ordering::Relaxed), FILES);
     copy.is_sealed_by(&patch);
 }
 

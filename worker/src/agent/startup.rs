@@ -41,7 +41,7 @@ impl Agent {
                 ToAgent::CheckCopy { copy, job, node } => {
                     let checking = move || SealedCopy::find(&copy, job, node).map(Arc::new);
                     found = self.in_thread(checking).await?;
-                    let answer = found.as_deref().map(SealedCopy::found);
+                    let answer = found.as_deref().and_then(SealedCopy::found);
                     self.channel.to_launcher.send(&FromAgent::CopyChecked(answer));
                 }
                 ToAgent::PatchCopy(patch) => {
@@ -125,7 +125,7 @@ impl Agent {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let runtime = Handle::current();
-        // If no thread can be made, it runs here, and no beats are sent meanwhile.
+        // If the host permits no other thread, it waits for one, or, if there is none at all, runs here without beats.
         let result = stream_ends::in_thread(move || {
             let _context = runtime.enter();
             work()

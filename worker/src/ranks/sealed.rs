@@ -20,13 +20,14 @@ use std::time::{Duration, Instant};
 /// more time and says how far it is.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Copy that is what its seal says, as one node of a job has found it.
+/// Copy with a seal, as one node of a job has found it.
 #[derive(Debug)]
 pub(crate) struct SealedCopy {
     copy: PathBuf,
     /// Bytes of the seal.
     sealed: Vec<u8>,
-    found: FoundCopy,
+    found: Option<FoundCopy>,
+    /// Stays until all have looked: the next one would look by what its file system remembers of another time.
     _sign: Option<Sign>,
 }
 
@@ -44,30 +45,40 @@ impl Drop for Sign {
 }
 
 impl SealedCopy {
-    /// Looks whether a copy is what its seal says.
+    /// Looks whether a copy is what its seal says, unless another node does that, which shares it. To look would make this
+    /// node's file system remember files that the other one is about to change.
     pub(crate) fn find(copy: &Path, job: JobId, node: NodeId) -> Option<SealedCopy> {
         let copy = below_home(copy, env::var_os("HOME").as_deref());
         let sealed = fs::read(Seal::path(&copy)).ok()?;
         let (content, seal) = Seal::decode(&sealed)?;
-        if content == Seal::UNFINISHED || !is_unchanged(&copy, &seal.directories, PATIENCE) {
+        if content == Seal::UNFINISHED {
             return None;
         }
         let (holder, sign) = leave_sign(&copy, job, node);
-        Some(SealedCopy { copy, sealed, found: FoundCopy { content, holder }, _sign: sign })
+        let is_it = holder != node || is_unchanged(&copy, &seal.directories, PATIENCE);
+        let found = is_it.then_some(FoundCopy { content, holder });
+        Some(SealedCopy { copy, sealed, found, _sign: sign })
     }
 
-    /// Returns what the copy contains, and the first node that has found it.
-    pub(crate) fn found(&self) -> FoundCopy {
+    /// Returns what the copy contains, and the first node that has found it; `None` if it is not what its seal says. If that
+    /// is another node, that one knows.
+    pub(crate) fn found(&self) -> Option<FoundCopy> {
         self.found
     }
 
-    /// Makes the copy what an encoded patch says.
+    /// Makes the copy what an encoded patch says, if nobody has changed it since it was found: other hosts may have taken
+    /// minutes to be reached.
     ///
     /// # Errors
     ///
     /// Returns the reason as text. The copy is unfinished then, or as it was.
     pub(crate) fn patch(&self, patch: &[u8]) -> Result<(), String> {
         let patch = Patch::decode(patch).map_err(|error| error_chain(&error))?;
+        let has_seal = fs::read(Seal::path(&self.copy)).is_ok_and(|sealed| sealed == self.sealed);
+        let seal = Seal::decode(&self.sealed).filter(|_| has_seal);
+        if !seal.is_some_and(|(_, seal)| is_unchanged(&self.copy, &seal.directories, PATIENCE)) {
+            return Err("it has changed since it was looked at".to_owned());
+        }
         let patched = patching::patch(&self.copy, &self.sealed, &patch);
         patched.map_err(|error| error_chain(&error))
     }
@@ -118,7 +129,7 @@ fn is_unchanged(copy: &Path, directories: &[SealedDirectory<'_>], patience: Dura
 }
 
 fn is_as_sealed(file: &SealedFile<'_>, found: &FileStat) -> bool {
-    let SealedFile { name: _, size, inode, mtime, ctime } = file;
+    let SealedFile { name: _, size, inode, mtime, ctime, is_received: _ } = file;
     u64::try_from(found.st_size) == Ok(*size)
         && found.st_ino == *inode
         && (found.st_mtime, found.st_mtime_nsec) == *mtime
@@ -134,7 +145,16 @@ mod tests {
     const JOB: JobId = JobId(7);
 
     fn find(copy: &Path) -> Option<SealedCopy> {
-        SealedCopy::find(copy, JOB, NodeId(1))
+        SealedCopy::find(copy, JOB, NodeId(1)).filter(|copy| copy.found().is_some())
+    }
+
+    /// Makes and seals a copy.
+    fn make(copy: &Path) {
+        fs::create_dir_all(copy.join("tree/empty")).unwrap();
+        fs::write(copy.join("tree/x"), "four").unwrap();
+        symlink("x", copy.join("tree/link")).unwrap();
+        let sealed = Seal { directories: seal(copy) };
+        fs::write(Seal::path(copy), sealed.encode(&[7; 32])).unwrap();
     }
 
     /// Seals a directory with `tree/x` and the link `tree/link`.
@@ -147,6 +167,7 @@ mod tests {
                 inode: found.ino(),
                 mtime: (found.mtime(), found.mtime_nsec()),
                 ctime: (found.ctime(), found.ctime_nsec()),
+                is_received: true,
             }
         };
         let directory = |path: &'static str, files| {
@@ -165,15 +186,8 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let copy = scratch.path().join("copy");
         let tree = copy.join("tree");
-        let make = || {
-            fs::create_dir_all(tree.join("empty")).unwrap();
-            fs::write(tree.join("x"), "four").unwrap();
-            symlink("x", tree.join("link")).unwrap();
-            let sealed = Seal { directories: seal(&copy) };
-            fs::write(Seal::path(&copy), sealed.encode(&[7; 32])).unwrap();
-        };
-        make();
-        assert_eq!(find(&copy).unwrap().found().content, [7; 32]);
+        make(&copy);
+        assert_eq!(find(&copy).unwrap().found.unwrap().content, [7; 32]);
         assert!(!is_unchanged(&copy, &seal(&copy), Duration::ZERO), "for want of time");
         // What ranks write there.
         fs::write(tree.join("own"), "").unwrap();
@@ -207,7 +221,7 @@ mod tests {
             change();
             assert!(find(&copy).is_none(), "change {number}");
             fs::remove_dir_all(&copy).unwrap();
-            make();
+            make(&copy);
             fs::write(tree.join("own"), "").unwrap();
             assert!(find(&copy).is_some(), "change {number}");
         }
@@ -217,11 +231,7 @@ mod tests {
     fn a_patched_copy_is_found_with_its_new_content() {
         let scratch = tempfile::tempdir().unwrap();
         let copy = scratch.path().join("copy");
-        fs::create_dir_all(copy.join("tree/empty")).unwrap();
-        fs::write(copy.join("tree/x"), "four").unwrap();
-        symlink("x", copy.join("tree/link")).unwrap();
-        let sealed = Seal { directories: seal(&copy) };
-        fs::write(Seal::path(&copy), sealed.encode(&[7; 32])).unwrap();
+        make(&copy);
         let path = |text: &str| RelativePath::new(text).unwrap();
         let put = Put::File { beside: path("tree/.x"), data: b"five".to_vec() };
         let mtime = Time { secs: 1, nanos: 2 };
@@ -232,9 +242,46 @@ mod tests {
         found.patch(b"no patch").unwrap_err();
         found.patch(&patch.encode()).unwrap();
         drop(found);
-        assert_eq!(find(&copy).unwrap().found().content, [8; 32]);
+        assert_eq!(find(&copy).unwrap().found.unwrap().content, [8; 32]);
         assert_eq!(fs::read_to_string(copy.join("tree/x")).unwrap(), "five");
         assert_eq!(fs::read_dir(copy.join("tree")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_copy_that_has_changed_since_it_was_found_is_not_patched() {
+        let scratch = tempfile::tempdir().unwrap();
+        let copy = scratch.path().join("copy");
+        let patch =
+            Patch { content: Hash([8; 32]), entries: vec![], removed: vec![], left: vec![] };
+        let changes: [&dyn Fn(); 3] = [
+            &|| fs::write(copy.join("tree/x"), "of a rank").unwrap(),
+            &|| fs::remove_dir_all(&copy).unwrap(),
+            &|| rlaunch_files::sealing::unseal(&copy).unwrap(),
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let _ = fs::remove_dir_all(&copy);
+            make(&copy);
+            let found = find(&copy).unwrap();
+            change();
+            let error = found.patch(&patch.encode()).unwrap_err();
+            assert_eq!(error, "it has changed since it was looked at", "change {number}");
+            assert_eq!(copy.exists(), number != 1);
+        }
+    }
+
+    /// What the other ones see of files may be of another time, and after a look it stays that for a while.
+    #[test]
+    fn only_one_of_the_nodes_that_share_a_copy_looks_at_its_files() {
+        let scratch = tempfile::tempdir().unwrap();
+        let copy = scratch.path().join("copy");
+        let find = |node| SealedCopy::find(&copy, JOB, NodeId(node)).unwrap();
+        make(&copy);
+        fs::write(copy.join("tree/x"), "of a rank").unwrap();
+        let (first, second) = (find(1), find(0));
+        assert_eq!(first.found(), None);
+        assert_eq!(second.found(), Some(FoundCopy { content: [7; 32], holder: NodeId(1) }));
+        drop((first, second));
+        assert_eq!(find(0).found(), None);
     }
 
     #[test]

@@ -57,6 +57,9 @@ pub trait TreeSource: Send {
     /// if that is not known, or too much.
     fn patch(&mut self, former: [u8; 32]) -> Pending<'_, Option<Vec<u8>>>;
 
+    /// Is told that all copies are what the patch makes of them.
+    fn patched(&mut self);
+
     /// Copies the tree to all hosts. Returns those whose copy is that of another host, with the latter.
     fn bring(self: Box<Self>) -> Pending<'static, Vec<(String, String)>>;
 }

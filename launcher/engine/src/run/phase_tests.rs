@@ -202,7 +202,11 @@ fn facts(node: NodeId) -> NodeFacts {
 }
 
 /// Working tree that cannot be copied, unless the user suspends that.
-struct Tree(Option<mpsc::UnboundedSender<UserSignal>>);
+struct Tree {
+    user: Option<mpsc::UnboundedSender<UserSignal>>,
+    /// Whether an agent does not patch its copy.
+    stays: bool,
+}
 
 impl TreeSource for Tree {
     fn copy(&self) -> PathBuf {
@@ -217,9 +221,13 @@ impl TreeSource for Tree {
         Box::pin(async move { Ok((former == FORMER).then(|| b"patch".to_vec())) })
     }
 
+    fn patched(&mut self) {
+        assert!(!self.stays, "no copy is patched");
+    }
+
     fn bring(self: Box<Self>) -> Pending<'static, Vec<(String, String)>> {
         Box::pin(async move {
-            let Tree(Some(user)) = *self else {
+            let Some(user) = self.user else {
                 return Err(Failed::new(Exit::FILES, "no copy"));
             };
             for signal in [UserSignal::Suspend, UserSignal::Forward(Signal::SIGCONT)] {
@@ -240,7 +248,8 @@ async fn attempt(at: At, trouble: Trouble) -> (Failed, u64) {
     let events = EventLog::open(None, spec.id).unwrap();
     events.status().mapped(&map);
     let (user, mut signals) = Signals::scripted();
-    let tree = Tree((trouble == Trouble::SuspendedCopy).then(|| user.clone()));
+    let suspending = (trouble == Trouble::SuspendedCopy).then(|| user.clone());
+    let tree = Tree { user: suspending, stays: at == At::PatchCopy };
     let job = JobRun {
         spec,
         reach: Reach::default(),
@@ -308,7 +317,7 @@ async fn each_trouble_ends_each_phase_in_time_and_is_named() {
     // Ranks may be silent for as long as they want.
     for (at, exit, seconds, sentence) in [
         (CheckCopy, 202, 30, "no answer within 30 s: b (comparing the working tree)"),
-        (PatchCopy, 202, 30, "no answer within 30 s: b (changing the copy of the working tree)"),
+        (PatchCopy, 202, 600, "no answer within 600 s: b (changing the copy of the working tree)"),
         (Job, 202, 30, "no answer within 30 s: b (preparing)"),
         (Join, 204, 8, "rendezvous: b did not join within 8 s"),
         (Table, 204, 8, table),
@@ -316,6 +325,8 @@ async fn each_trouble_ends_each_phase_in_time_and_is_named() {
         let (failed, took) = attempt(at, IsSilent).await;
         assert_eq!((failed.exit.0, took), (exit, seconds), "{at:?}: {failed:?}");
         assert!(failed.message.starts_with(sentence), "{at:?}: {failed:?}");
+        let compares = failed.hints.iter().any(|hint| hint.contains("compares all files"));
+        assert_eq!(compares, at == PatchCopy, "{failed:?}");
     }
 }
 

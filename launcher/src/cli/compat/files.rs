@@ -64,8 +64,8 @@ fn settings_of_line(line: &str) -> Result<Vec<FileSetting>, String> {
 }
 
 /// Puts the programs of a file in the place of `--app FILE` or `-configfile FILE`: each of its lines has options and a program,
-/// as between two `:`. The first of the words `typed` is the command's name, and [`clap::Command::build`] must have been called on
-/// `command`.
+/// as between two `:`. The first of the words `typed` is the command's name, and [`clap::Command::build`] must have been
+/// called on `command`.
 pub(crate) fn with_programs_of_file(
     command: &clap::Command,
     typed: Vec<OsString>,

@@ -10,11 +10,12 @@ use super::{TransferArgs, Way};
 use crate::cli::args::EnvironmentArgs;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::unistd::gethostname;
+use nix::unistd::{Uid, gethostname, getuid};
 use rlaunch_bootstrap::job::WorkingDir;
 use rlaunch_console::messages;
 use rlaunch_console::process_env::{ProcessEnv, create_state_directory};
 use rlaunch_copy::control::TreeLimit;
+use rlaunch_copy::patch::next_list;
 use rlaunch_engine::connect::connector::{Logins, Volume};
 use rlaunch_engine::run::job_run::{Launch, Pending, TreeSource};
 use rlaunch_plan::job::options::DryRun;
@@ -84,7 +85,7 @@ impl SyncedTree {
             self.start_in(&mut launch.spec, &self.directory);
             return Ok((launch, None));
         }
-        let key = self.key();
+        let key = self.key(getuid());
         match launch.spec.dry_run {
             None => {}
             Some(DryRun::Offline) => {
@@ -135,12 +136,15 @@ impl SyncedTree {
         Path::new(copy).join(self.directory.file_name().unwrap_or_default()).components().collect()
     }
 
-    /// Returns the name of the copies of this directory of this machine.
-    fn key(&self) -> String {
+    /// Returns the name of the copies of this directory of this machine, of which each user has own ones: the locks of others
+    /// are elsewhere, but all may log in to hosts as one account.
+    fn key(&self, user: Uid) -> String {
         let host = gethostname().unwrap_or_default();
         // Machines of one home directory may also have one name.
         let machine = fs::read("/etc/machine-id").unwrap_or_default();
-        let parts = [host.as_bytes(), machine.as_slice(), self.directory.as_os_str().as_bytes()];
+        let user = user.to_string();
+        let directory = self.directory.as_os_str().as_bytes();
+        let parts = [host.as_bytes(), machine.as_slice(), user.as_bytes(), directory];
         let digest = Sha256::digest(parts.join(&b'\0'));
         digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }
@@ -232,6 +236,11 @@ impl TreeSource for Copies {
         Box::pin(self.attempt.patch(former))
     }
 
+    fn patched(&mut self) {
+        // With the list that stays if this fails, more is compared the next time.
+        let _ = list_of_copy(&self.directory).map(|list| fs::rename(next_list(&list), list));
+    }
+
     fn bring(self: Box<Self>) -> Pending<'static, Vec<(String, String)>> {
         Box::pin((*self).bring())
     }
@@ -239,8 +248,7 @@ impl TreeSource for Copies {
 
 fn begin(tree: &SyncedTree, copy: &str, ahead: &Ahead) -> Result<Attempt, Failed> {
     let path = tree.directory.display().to_string();
-    let name = Path::new(copy).file_name().and_then(|name| name.to_str());
-    let last = name.and_then(list_of).and_then(|list| list.to_str().map(str::to_owned));
+    let last = list_of_copy(copy).and_then(|list| list.to_str().map(str::to_owned));
     let way = Way::Tree { path, destination: copy.to_owned(), limit: tree.limit, last };
     Attempt::begin(&way, &TRANSFER, Origin::Job(ahead).launch_copy(&way, &[])?)
 }
@@ -292,13 +300,18 @@ pub(super) fn hold_named(name: &str) -> Option<Flock<File>> {
 
 /// Forgets what the copy of this directory's name contains, because it was removed.
 pub(super) fn forget(name: &str) {
-    // A list that stays is of a content that no host has.
-    let _ = list_of(name).map(fs::remove_file);
+    // Hosts that still have it are compared anew; a list that stays is used for those alone that have what it says.
+    let _ = list_of(name).map(|list| [next_list(&list), list].map(fs::remove_file));
 }
 
 /// Opens the lock of a copy that was made from here. For writing, without which NFS locks nothing.
 fn lock_of(name: &str) -> Option<File> {
     OpenOptions::new().write(true).open(file_of(name, "lock")?).ok()
+}
+
+/// Returns the file that keeps the list of what was copied last to a directory of hosts.
+fn list_of_copy(copy: &str) -> Option<PathBuf> {
+    list_of(Path::new(copy).file_name()?.to_str()?)
 }
 
 /// Returns the file that keeps the list of what was copied last to a directory of this name.
@@ -311,8 +324,8 @@ fn file_of(name: &str, kind: &str) -> Option<PathBuf> {
     Some(locks()?.join(format!("{key}.{number}.{kind}")))
 }
 
-/// Returns the directory of locks and lists. Locks tell the copies that were made from here from those of other machines; `None` if no
-/// directory is known.
+/// Returns the directory of locks and lists. Locks tell the copies that were made from here from those of other machines;
+/// `None` if no directory is known.
 fn locks() -> Option<PathBuf> {
     Some(ProcessEnv::current().state_directory()?.join("rlaunch/sync"))
 }
@@ -386,8 +399,10 @@ mod tests {
     fn each_directory_has_copies_of_its_own() {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (one, two) = (tree(one.path()), tree(two.path()));
-        assert_eq!(one.key().len(), 16);
-        assert_ne!(one.key(), two.key());
+        let key = |tree: &SyncedTree, user| tree.key(Uid::from_raw(user));
+        assert_eq!(key(&one, 1).len(), 16);
+        assert_ne!(key(&one, 1), key(&two, 1));
+        assert_ne!(key(&one, 1), key(&one, 2));
         assert_eq!(copy_dir("k", 1), "~/.cache/rlaunch/sync/k");
         assert_eq!(copy_dir("k", 2), "~/.cache/rlaunch/sync/k.2");
         let name = one.directory.file_name().unwrap();
@@ -403,6 +418,7 @@ mod tests {
         };
         assert_eq!(name("k", "lock"), "k.1.lock");
         assert_eq!(name("k.2", "files"), "k.2.files");
+        assert_eq!(list_of_copy(&copy_dir("k", 1)), file_of("k", "files"));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! was written to in the instant in which it was read may have been written to again without
 //! another time, so it is read the next time as well.
 
-use super::meta::Stamp;
+use super::meta::{Meta, Stamp};
 use super::walk::joined;
 use rlaunch_bootstrap::job::seal::Seal;
 use rlaunch_copy::{Hash, RelativePath, Time, hash};
@@ -99,11 +99,20 @@ impl Index {
     /// Notes the files that an agent has put into the copy of a working tree, of which only the seal knows. What they contain
     /// is read by the next copy.
     fn adopt(&mut self, sealed: &[u8]) {
-        let Some((_, seal)) = Seal::decode(sealed) else { return };
-        for (directory, file) in
-            seal.directories.iter().flat_map(|of| of.files.iter().map(move |file| (of.path, file)))
-        {
-            let (path, stamp) = (joined(directory, file.name), Stamp::of_sealed(file));
+        let Some((content, seal)) = Seal::decode(sealed) else { return };
+        let root = self.root();
+        let received = seal.directories.iter().flat_map(|of| {
+            let received = of.files.iter().filter(|file| file.is_received);
+            received.map(move |file| (joined(of.path, file.name), Stamp::of_sealed(file)))
+        });
+        for (path, mut stamp) in received {
+            if content == Seal::UNFINISHED {
+                // The seal may be of a time at which the file had no name yet.
+                let now = root.join(OsStr::from_bytes(&path)).symlink_metadata();
+                let now = now.map(|now| Meta::of(&now).stamp());
+                let Some(now) = now.ok().filter(|now| now.is_renamed(&stamp)) else { continue };
+                stamp = now;
+            }
             let known = self.known.get(&path);
             if known.is_none_or(|known| known.stamp.ctime() < stamp.ctime()) {
                 self.is_changed = true;

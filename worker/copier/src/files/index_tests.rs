@@ -1,5 +1,6 @@
-use super::super::meta::Meta;
 use super::*;
+use rlaunch_bootstrap::job::seal::{SealedDirectory, SealedFile};
+use rlaunch_files::sealing;
 use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
 
@@ -80,6 +81,25 @@ fn what_was_only_read_is_the_users_own() {
     assert!(index.knows(b"a", &stamp));
     index.insert(&path("a"), stamp, &[hash(b"y")], now());
     assert!(!index.knows(b"a", &stamp));
+}
+
+/// The seal is written before files get their names, which changes the time of their last change.
+#[test]
+fn of_an_unfinished_copy_files_are_known_that_have_got_their_names_since() {
+    let (indexes, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let stamp = old_file(&root, "a");
+    let load = |content: [u8; 32]| {
+        let file = SealedFile { ctime: (1, 0), ..stamp.sealed(b"a", true) };
+        let directories = vec![SealedDirectory { path: b"", mode: 0o700, files: vec![file] }];
+        sealing::seal(root.path(), &Seal { directories }, &content).unwrap();
+        Index::load_in(Some(indexes.path()), root.path())
+    };
+    assert!(load(Seal::UNFINISHED).knows(b"a", &stamp));
+    assert!(!load([7; 32]).knows(b"a", &stamp));
+    let other = old_file(&root, "a");
+    let index = load(Seal::UNFINISHED);
+    assert!(!index.knows(b"a", &other) && index.paths().next().is_none());
+    fs::remove_file(Seal::path(root.path())).unwrap();
 }
 
 #[test]

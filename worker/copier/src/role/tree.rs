@@ -6,11 +6,12 @@
 use super::Settings;
 use super::report::Reporter;
 use crate::files::{Original, OriginalError, path_beside};
+use rlaunch_copy::patch::next_list;
 use rlaunch_copy::{
     ChunkId, Difference, Entry, Hash, Kind, Manifest, Patch, PatchEntry, Put, RelativePath, hash,
 };
 use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -36,8 +37,8 @@ impl ReadTree {
         ReadTree { original, content, last, place }
     }
 
-    /// Returns what makes a copy of a former content one of this tree, and keeps the list of this tree; `None` if that is
-    /// not known, too much, or something changes meanwhile: then all is compared.
+    /// Returns what makes a copy of a former content one of this tree, and leaves the list of this tree at [`next_list`];
+    /// `None` if that is not known, too much, or something changes meanwhile: then all is compared.
     pub(super) fn patch_since(&self, former: Hash, me: &Reporter) -> Option<Patch> {
         let (_, before) = self.last.as_ref().filter(|(content, _)| *content == former)?;
         let manifest = self.original.manifest();
@@ -45,7 +46,7 @@ impl ReadTree {
         let entries = put.into_iter().map(|at| self.entry(at)).collect::<Result<_, _>>();
         let entries = entries.ok()?;
         if let Some(place) = &self.place {
-            keep(place, self.content, manifest, me);
+            report(me, write_next(place, self.content, manifest).map(drop));
         }
         Some(Patch { content: self.content, entries, removed, left })
     }
@@ -84,13 +85,23 @@ impl ReadTree {
 
 /// Keeps the list of a tree that is copied. Without it, the next change of the tree is found by comparing all of it.
 pub(super) fn keep(place: &Path, content: Hash, manifest: &Manifest, me: &Reporter) {
-    let new = place.with_extension("new");
+    let written = write_next(place, content, manifest);
+    report(me, written.and_then(|next| fs::rename(next, place)));
+}
+
+/// Writes a list beside the one whose place it takes. Returns where.
+fn write_next(place: &Path, content: Hash, manifest: &Manifest) -> io::Result<PathBuf> {
+    let next = next_list(place);
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
     let bytes = [MAGIC, &content.0, &manifest.encode()].concat();
-    let written = options.open(&new).and_then(|mut file| file.write_all(&bytes));
     // Without a sync: half a list is none.
-    if let Err(error) = written.and_then(|()| fs::rename(&new, place)) {
+    options.open(&next)?.write_all(&bytes)?;
+    Ok(next)
+}
+
+fn report(me: &Reporter, kept: io::Result<()>) {
+    if let Err(error) = kept {
         me.note(format!("cannot keep the list of the working tree, so more is compared: {error}"));
     }
 }
@@ -197,7 +208,10 @@ mod tests {
         assert_eq!((data.as_slice(), patch.entries[3].mode), (&b"new"[..], 0o750));
         // By this name the next copy finds what is left there.
         assert!(beside.to_string().starts_with("tree/src/.x.rlaunch-"), "{beside}");
-        // The list is that of the copy which is made by that.
+        // Until hosts have that, the list is of what they have.
+        assert!(project.read().patch_since(first, &me()).is_some());
+        let place = read.place.as_deref().unwrap();
+        fs::rename(next_list(place), place).unwrap();
         let second = read.content;
         project.write("src/x", "newer");
         assert_eq!(project.read().patch_since(first, &me()), None);
@@ -238,6 +252,14 @@ mod tests {
         let first = project.copied();
         project.write("src/x", &"y".repeat(MAX_BYTES as usize + 1));
         assert_eq!(project.read().patch_since(first, &me()), None);
+    }
+
+    #[test]
+    fn a_list_is_for_its_user_alone() {
+        let project = Project::new();
+        project.copied();
+        let list = fs::metadata(project.request.last.as_deref().unwrap()).unwrap();
+        assert_eq!(list.permissions().mode() & 0o777, 0o600);
     }
 
     #[test]

@@ -7,14 +7,17 @@ use crate::run::pump::Pump;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::control::{FoundCopy, FromAgent, ToAgent};
 use rlaunch_console::progress::Progress;
+use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::collections::BTreeSet;
 use std::iter;
 use std::time::Duration;
 
-/// Time limit for agents to look at the files of a copy, and to change some. A longer node timeout, which says how slow nodes
-/// may be, takes precedence.
+/// Time limit for agents to look at the files of a copy. A longer node timeout, which says how slow nodes may be, takes
+/// precedence.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit for agents to change files of a copy: their disks may have a checkpoint to write first.
+const PATCH_TIMEOUT: Duration = Duration::from_secs(600);
 /// Maximum number of bytes of all patches together, which leave this machine one by one. Programs that copy, which take half
 /// a second to start, send bytes once.
 const MOST_SENT: usize = 32 << 20;
@@ -42,23 +45,20 @@ enum Way {
 
 impl Way {
     fn choose(found: &[Option<FoundCopy>], content: [u8; 32]) -> Way {
-        let others = found.iter().flatten().filter(|found| found.content != content);
-        let Some(FoundCopy { content: former, .. }) = others.clone().next().copied() else {
-            return if found.contains(&None) { Way::Copy } else { Way::Nothing };
+        // Only holders have looked, and one may have no rank.
+        let is_known = |of: &Option<FoundCopy>| {
+            of.is_some_and(|of| found.get(of.holder.index()) == Some(&Some(of)))
         };
-        if found.contains(&None) || others.clone().any(|other| other.content != former) {
+        let others = found.iter().flatten().filter(|found| found.content != content);
+        let Some(former) = others.clone().next().map(|other| other.content) else {
+            return if found.iter().all(is_known) { Way::Nothing } else { Way::Copy };
+        };
+        let is_former = others.clone().all(|other| other.content == former);
+        if !is_former || !found.iter().all(is_known) {
             return Way::Copy;
         }
         let holders: BTreeSet<NodeId> = others.map(|found| found.holder).collect();
-        let holds = |node: &NodeId| {
-            let own = found.get(node.index()).copied().flatten();
-            own.is_some_and(|found| found.holder == *node)
-        };
-        if holders.iter().all(holds) {
-            Way::Patch { former, holders: holders.into_iter().collect() }
-        } else {
-            Way::Copy
-        }
+        Way::Patch { former, holders: holders.into_iter().collect() }
     }
 }
 
@@ -96,9 +96,16 @@ impl Reached {
         let is_there = match Way::choose(&found, content) {
             Way::Nothing => true,
             Way::Patch { former, holders } => {
-                match pump.run_unless_ended(tree.patch(former)).await? {
+                let patch = reading.report_while(tree.patch(former));
+                let patch = pump.run_unless_ended(patch).await?;
+                match patch {
                     Some(patch) if patch.len() * holders.len() <= MOST_SENT => {
-                        self.patch(patch, &holders, limit, pump).await?
+                        let limit = PATCH_TIMEOUT.max(limit);
+                        let is_patched = self.patch(patch, &holders, limit, pump).await?;
+                        if is_patched {
+                            tree.patched();
+                        }
+                        is_patched
                     }
                     Some(_) | None => false,
                 }
@@ -136,7 +143,10 @@ impl Reached {
             let FromAgent::CopyPatched { failed } = message else { return None };
             Some(failed.map(|why| (node, why)))
         });
-        let failed = progress.report_while(answers).await?;
+        let failed = progress.report_while(answers).await.map_err(|failed| {
+            let is_late = failed.exit == Exit::AGENT;
+            failed.hint(is_late.then_some("the same command compares all files of it"))
+        })?;
         for (node, why) in failed.iter().flatten() {
             tracing::info!("{host}: no patch of the copy: {why}", host = pump.host(*node));
         }
@@ -172,10 +182,13 @@ mod tests {
             (vec![found(6, 0), found(6, 1)], patch(6, &[0, 1])),
             // Nodes that share a copy have one of them patch it, and what is right stays.
             (vec![found(6, 1), found(6, 1), found(7, 2)], patch(6, &[1])),
-            // A node that holds none.
-            (vec![found(6, 1), found(7, 1)], patch(6, &[1])),
+            // The node that has looked is not there, or has found something else.
             (vec![found(6, 5)], Way::Copy),
+            (vec![found(7, 5)], Way::Copy),
+            (vec![found(7, 1), None], Way::Copy),
+            (vec![found(6, 1), found(7, 1)], Way::Copy),
             (vec![found(6, 1), found(6, 0)], Way::Copy),
+            (vec![found(7, 1), found(7, 0)], Way::Copy),
         ] {
             assert_eq!(Way::choose(&copies, [7; 32]), expected, "{copies:?}");
         }

@@ -39,7 +39,7 @@ impl Stage {
                     None => return Ok(()),
                 },
             };
-            directory.files.push(stamp.sealed(name));
+            directory.files.push(stamp.sealed(name, index.knows(path, &stamp)));
         }
         for (path, directory) in &mut directories {
             let opened = self.disk.beneath.directory(path);

@@ -686,6 +686,33 @@ fn a_tree_loses_what_a_patch_has_put_there_and_is_gone() {
     assert_eq!(there, ["changed", "stays"].map(PathBuf::from));
 }
 
+/// What ranks have written may be fetched into the tree, and be gone there later.
+#[test]
+fn what_was_there_already_is_not_that_of_a_copy() {
+    let two = Two::new();
+    let time = SystemTime::now() - MINUTE;
+    for place in [two.source("own"), two.target("own"), two.source("x")] {
+        put(&place, b"x");
+        set_time(&place, time);
+    }
+    let original = two.original();
+    let stage = two.open(&original, Real).unwrap();
+    receive(&stage, &original).unwrap();
+    stage.finish().unwrap();
+    stage.seal().unwrap();
+    let path = Seal::path(two.to.path());
+    let bytes = fs::read(&path).unwrap();
+    let (_, seal) = Seal::decode(&bytes).unwrap();
+    let files = seal.directories.iter().flat_map(|of| &of.files);
+    let received: Vec<(&[u8], bool)> = files.map(|file| (file.name, file.is_received)).collect();
+    assert_eq!(received, [(&b"own"[..], false), (&b"x"[..], true)]);
+    // The index may be lost, and all of it comes from the seal.
+    let indexes = tempfile::tempdir().unwrap();
+    let index = Index::load_in(Some(indexes.path()), two.to.path());
+    assert_eq!(index.paths().collect::<Vec<_>>(), [b"x"]);
+    fs::remove_file(path).unwrap();
+}
+
 #[test]
 fn directories_keep_the_bit_that_gives_files_their_group() {
     let two = Two::new();
