@@ -369,7 +369,8 @@ mod tests {
         for is_suspending in [false, true] {
             raise(Signal::SIGTSTP).unwrap();
             raise(Signal::SIGCONT).unwrap();
-            (seen.stop.recv().await, seen.go_on.recv().await);
+            seen.stop.recv().await;
+            seen.go_on.recv().await;
             if is_suspending {
                 streams.continued().await;
             } else {
