@@ -11,7 +11,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("rlaunch-bootstrap", &["clap", "nix", "russh", "serde_json", "tokio"]),
     ("rlaunch-copy", &["clap", "nix", "ring", "rlaunch-bootstrap", "serde_json", "tokio"]),
     // Part of the agent.
-    ("rlaunch-files", &["clap", "nix", "ring", "serde_json", "tokio"]),
+    ("rlaunch-files", &["clap", "nix", "serde_json", "tokio"]),
     ("rlaunch-horovod", &["libc", "rlaunch-bootstrap", "tokio"]),
     ("rlaunch-pmi", &["libc", "rlaunch-bootstrap", "tokio"]),
     ("rlaunch-plot", &["clap", "libc", "rlaunch-bootstrap", "tokio"]),
