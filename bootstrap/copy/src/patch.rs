@@ -22,7 +22,7 @@ pub fn next_list(list: &Path) -> PathBuf {
     list.with_extension("new")
 }
 
-/// What differs between two versions of a tree.
+/// Differences between two versions of a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     /// Entries of the new version, by index: what is new or changed, and the directories of all that changes.
@@ -97,7 +97,7 @@ fn is_same(a: &Entry, b: &Entry) -> bool {
     same_time && a.mode == b.mode && a.kind == b.kind
 }
 
-/// What makes a copy of one version of a tree that of another.
+/// Changes that turn a copy of one version of a tree into one of another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Patch {
     /// Hash of what the tree contains afterwards ([`Manifest::content`]).
@@ -120,7 +120,7 @@ pub struct PatchEntry {
     pub put: Put,
 }
 
-/// What is put in the place of an entry.
+/// New content of the place of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Put {
     Directory,
@@ -272,7 +272,7 @@ mod tests {
         assert!(between(Vec::new(), two.clone()).is_some());
         let three = [two, vec![file("c", "x")]].concat();
         assert_eq!(between(Vec::new(), three.clone()), None);
-        // What goes does not travel.
+        // Removed files do not travel.
         assert!(between(three, Vec::new()).is_some());
     }
 

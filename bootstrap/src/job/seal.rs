@@ -57,7 +57,7 @@ impl SealedDirectory<'_> {
 impl<'a> Seal<'a> {
     /// Place of the hash of the content among the bytes of a seal.
     pub const CONTENT: Range<usize> = MAGIC.len()..MAGIC.len() + 32;
-    /// What is there while a copy is being changed: no tree has that hash. The rest still says what was copied.
+    /// Content of a copy that is being changed: no tree has that hash. The rest of the seal still says what was copied.
     pub const UNFINISHED: [u8; 32] = [0; 32];
 
     /// Returns where the seal of a copy is.

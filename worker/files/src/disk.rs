@@ -131,7 +131,7 @@ impl Disk {
         })
     }
 
-    /// Makes a directory into which nobody else can look before it has its mode.
+    /// Makes a directory that is closed to other users until it gets its mode.
     pub fn make_directory(&self, path: &[u8]) -> Result<(), DiskError> {
         self.at_parent("make", path, |parent, name| rustix::fs::mkdirat(parent, name, Mode::RWXU))
     }

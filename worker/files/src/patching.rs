@@ -72,7 +72,7 @@ struct Patching<'a> {
 }
 
 impl<'a> Patching<'a> {
-    /// Checks that no directory is lost for a file, and no file for a directory: what is in it may be somebody's.
+    /// Checks that no file takes the place of a directory, nor a directory that of a file, which may be somebody's.
     fn check_places(&self) -> Result<(), PatchError> {
         for PatchEntry { path, put, .. } in &self.patch.entries {
             let seen = self.disk.look(path.as_bytes())?;
@@ -97,7 +97,7 @@ impl<'a> Patching<'a> {
         Ok(())
     }
 
-    /// Makes files and links beside their places. Locks files, so that nobody takes them for what a copy has left.
+    /// Makes files and links beside their places. Locks the files, so that no other copy removes them as leftovers.
     fn make_files(&self) -> Result<Vec<(&'a [u8], File)>, PatchError> {
         let mut made = Vec::new();
         for entry in &self.patch.entries {

@@ -32,7 +32,7 @@ pub(crate) fn check_copies(job: &JobRun, agents: &Agents) {
     }
 }
 
-/// What is done about the copies that agents have found.
+/// Way to bring the copies that agents have found up to date.
 #[derive(Debug, PartialEq)]
 enum Way {
     /// All are what they have to be.
