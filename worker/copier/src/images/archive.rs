@@ -194,6 +194,8 @@ fn unpack_from(
             progress(length as u64);
         }
     }
+    // An engine pads its archive, and would end of SIGPIPE.
+    io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(read_failed)?;
     Ok(links)
 }
 

@@ -87,6 +87,14 @@ fn an_image_arrives_without_the_layers_that_are_left_out() {
 }
 
 #[test]
+fn what_an_engine_pads_its_archive_with_is_read() {
+    // More than a pipe holds.
+    let padded = [archive(false), vec![0; 1 << 20]].concat();
+    let (place, engine) = engine(&padded);
+    save(&engine, "x:1", 100, &[], place.path(), &|_| {}).unwrap();
+}
+
+#[test]
 fn nothing_is_written_outside_the_directory() {
     let evil = |layer: &str| {
         let mut archive = Builder::new(Vec::new());

@@ -96,7 +96,7 @@ impl Deployment {
         let Some(channel) = connection.join_step(words)? else { return Ok(None) };
         let (task, agent, channel) = installer.booted(channel).await?;
         let callback = CallbackContext { callbacks: &self.callbacks, node: task, from: None };
-        await_hello(channel, agent, Some(callback), HELLO_TIMEOUT).await.map(Some)
+        await_hello(channel, agent, Some(callback), HELLO_TIMEOUT, false).await.map(Some)
     }
 
     async fn start_or_install(
@@ -170,8 +170,9 @@ impl Deployment {
         let words = [Some("agent".to_owned()), connection.limiting_words(), words];
         let words = words.into_iter().flatten().collect::<Vec<_>>().join(" ");
         let channel = connection.exec(&RemoteCommand::Exec(&agent.program, &words)).await?;
+        let (timeout, is_contained) = (connection.hello_timeout(), connection.starts_containers());
         let mut started =
-            await_hello(channel, agent.clone(), callback, connection.hello_timeout()).await?;
+            await_hello(channel, agent.clone(), callback, timeout, is_contained).await?;
         started.container = connection.started_container(&started.said);
         Ok(started)
     }

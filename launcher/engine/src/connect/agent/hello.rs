@@ -12,12 +12,15 @@ use rlaunch_bootstrap::protocol::control::{
     self, FrameReader, FromAgent, HELLO_MAGIC, HelloScanner, PROTOCOL_VERSION, ToAgent,
 };
 use rlaunch_bootstrap::security::callback::{Announcement, AnnouncementScanner};
-use rlaunch_console::deadline::{Deadline, Late};
+use rlaunch_console::deadline::{self, Deadline, Late};
 use std::net::IpAddr;
 use std::time::Duration;
 
 /// Time limit for an agent that has announced a TCP connection: it must connect or report a failure.
 const CALL_TIMEOUT: Duration = Duration::from_secs(8);
+/// Time limit for the last line of a script that has started a container, once its agent has come. A shell whose stderr leads
+/// elsewhere never prints it.
+const SCRIPT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Name in errors of the thing that is waited for.
 const HELLO: &str = "hello from the agent";
 
@@ -70,15 +73,17 @@ pub(crate) async fn local_hello(
     agent: String,
 ) -> Result<StartedAgent, DeployError> {
     let agent = InstalledAgent { program: AgentLocation::At(agent), sent: None };
-    await_hello(channel, agent, None, HELLO_TIMEOUT).await
+    await_hello(channel, agent, None, HELLO_TIMEOUT, false).await
 }
 
-/// Waits at most `timeout` for the hello of `agent`. With a `callback`, the agent may connect by TCP instead.
+/// Waits at most `timeout` for the hello of `agent`. With a `callback`, the agent may connect by TCP instead. If a script
+/// `starts_container`, what it says of that is heard as well.
 pub(super) async fn await_hello(
     mut channel: AgentChannel,
     agent: InstalledAgent,
     callback: Option<CallbackContext<'_>>,
     timeout: Duration,
+    starts_container: bool,
 ) -> Result<StartedAgent, DeployError> {
     let mut output = HelloReader::default();
     let first = async {
@@ -105,10 +110,14 @@ pub(super) async fn await_hello(
             return Err(DeployError::NoStart(output.text()));
         }
     };
-    let Hello { frames, version, facts } = hello;
+    let Hello { mut frames, version, facts } = hello;
     if version != PROTOCOL_VERSION {
         channel.abandon().await;
         return Err(DeployError::Version { theirs: version });
+    }
+    if starts_container {
+        let script = output.hear_script(&mut channel, &mut frames);
+        deadline::within(SCRIPT_TIMEOUT, script).await;
     }
     let InstalledAgent { program, sent } = agent;
     let started = StartedAgent::new(channel, frames, facts, program);
@@ -194,9 +203,23 @@ impl HelloReader {
         if has_hello { Err(DeployError::Misdirected) } else { Ok(()) }
     }
 
+    /// Reads up to the last line of the script that has started a container. It comes on stderr, and so may come behind what
+    /// the container prints later on stdout.
+    async fn hear_script(&mut self, channel: &mut AgentChannel, frames: &mut FrameReader) {
+        while !self.said().iter().any(|line| line.starts_with("run ")) {
+            match channel.next().await {
+                Some(Incoming::Data(bytes)) => frames.push(&bytes),
+                Some(Incoming::Diagnostics(bytes)) => self.diagnose(&bytes),
+                None => break,
+            }
+        }
+    }
+
     /// Returns the lines by which a script has told how it starts a container.
     fn said(&self) -> Vec<String> {
-        let text = String::from_utf8_lossy(&self.diagnostics);
+        let whole =
+            self.diagnostics.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let text = String::from_utf8_lossy(&self.diagnostics[..whole]);
         text.lines()
             .filter_map(|line| Some(line.strip_prefix(SAYS)?.trim_end().to_owned()))
             .collect()
@@ -316,7 +339,7 @@ mod tests {
         let program = AgentLocation::At("/agent".to_owned());
         let agent = InstalledAgent { program, sent: None };
         let started = Instant::now();
-        let hello = await_hello(channel, agent, Some(callback), HELLO_TIMEOUT);
+        let hello = await_hello(channel, agent, Some(callback), HELLO_TIMEOUT, false);
         let hello = tokio::time::timeout(FOREVER, hello).await;
         (
             hello.unwrap_or_else(|_| panic!("{fault:?} after {bytes} bytes: no end")),
@@ -334,6 +357,22 @@ mod tests {
             assert!(took <= HELLO_TIMEOUT + Duration::from_millis(10), "{bytes}: {took:?}");
         }
         assert!(hello_after(all, Fault::Stalls).await.0.is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_a_script_says_on_stderr_may_come_behind_the_hello() {
+        let Some(Step::Says(hello)) = exchange().pop() else { panic!("no hello") };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), hello).unwrap();
+        let script =
+            format!("cat \"$0\"; sleep 0.1; echo {SAYS}limits >&2; echo {SAYS}run x >&2; cat");
+        let mut shell = tokio::process::Command::new("sh");
+        shell.args(["-c", &script]).arg(file.path());
+        let channel = AgentChannel::over_child(shell, None).unwrap();
+        let program = AgentLocation::At("/agent".to_owned());
+        let agent = InstalledAgent { program, sent: None };
+        let started = await_hello(channel, agent, None, HELLO_TIMEOUT, true).await.unwrap();
+        assert_eq!(started.said, ["limits", "run x"]);
     }
 
     #[test]
