@@ -13,7 +13,7 @@ def main():
     elastic = dist.is_torchelastic_launched()
     words = " ".join(sys.argv[1:])
     line = f"sum {int(total)} of {dist.get_world_size()} on {os.uname().nodename}, threads {threads}, elastic {elastic} {words}"
-    # By one write, since processes of a torchrun share their stream.
+    # By one write: torchrun's processes share their stream, and run with -u, where print writes a newline on its own.
     sys.stdout.write(line.strip() + "\n")
     dist.destroy_process_group()
 

@@ -26,7 +26,8 @@ class Net(lightning.LightningModule):
         mine = torch.tensor([self.global_rank + 1.0])
         total = self.trainer.strategy.reduce(mine, reduce_op="sum")
         environment = type(self.trainer.strategy.cluster_environment).__name__
-        print(f"sum {int(total)} of {self.trainer.world_size} on {os.uname().nodename} by {environment}", flush=True)
+        # By one write: torchrun's processes share their stream, and run with -u, where print writes a newline on its own.
+        sys.stdout.write(f"sum {int(total)} of {self.trainer.world_size} on {os.uname().nodename} by {environment}\n")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ impl Series {
     }
 
     /// Returns the number of rounds without a value.
-    pub(super) fn missed(&self) -> usize {
+    pub(crate) fn missed(&self) -> usize {
         self.0.len() - self.count()
     }
 
@@ -49,7 +49,7 @@ impl Series {
 
     /// Returns the quantile `part` between 0 (minimum) and 1 (maximum), interpolated between two
     /// values; `None` without values.
-    pub(super) fn quantile(&self, part: f64) -> Option<f64> {
+    pub(crate) fn quantile(&self, part: f64) -> Option<f64> {
         let sorted = self.sorted();
         let place = part.clamp(0.0, 1.0) * sorted.len().saturating_sub(1) as f64;
         // Exact: no series has 2^53 values.

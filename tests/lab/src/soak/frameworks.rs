@@ -4,10 +4,11 @@
 
 mod ray;
 mod rows;
+mod tries;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use super::{install, left_on};
@@ -17,6 +18,7 @@ use crate::command::{last_lines, run as run_program, wait_until};
 use crate::setup::{self, PackageSet, python};
 use crate::{Account, Lab, LabError, Options, files};
 use rows::{ROWS, Row, TORCH};
+use tries::{Beside, SLOW, Try};
 
 const NAME: &str = "soakframe";
 const NET: [u8; 2] = [10, 86];
@@ -78,6 +80,12 @@ pub struct FrameworkOptions {
     /// `compiled` for a second torch.compile, `jobs` of Ray.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// Runs of each line on plain hosts, in turn with as many of its framework's own way.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    runs: u16,
+    /// No runs on hosts whose own name resolves to 127.0.1.1.
+    #[arg(long)]
+    plain: bool,
     /// Rounds of torchrun's steps, with and without rlaunch in turn.
     #[arg(long, default_value_t = 15)]
     rounds: usize,
@@ -179,7 +187,8 @@ impl Field<'_> {
         Ok(command)
     }
 
-    /// Runs all rows on plain hosts, and those with rlaunch on hosts as Ubuntu sets them up; returns how many were wrong.
+    /// Runs all rows on plain hosts, beside their own ways, and then on hosts as Ubuntu sets them up; returns how many were
+    /// wrong or slow.
     fn all_rows(&self, options: &FrameworkOptions) -> Result<usize, LabError> {
         let is_wanted = |row: &&Row| {
             options
@@ -191,37 +200,59 @@ impl Field<'_> {
         if rows.is_empty() {
             return Ok(0);
         }
-        let mut own = Vec::new();
-        let mut plain = Vec::new();
-        for row in &rows {
-            plain.push(self.row(row)?);
-            own.push(if row.own.is_empty() { None } else { Some(self.own_way(row)?) });
+        let plain = rows.iter().map(|row| self.beside_own_way(row, options.runs));
+        let plain = plain.collect::<Result<Vec<_>, _>>()?;
+        let loopback = if options.plain { Vec::new() } else { self.all_by_loopback(&rows)? };
+        println!(
+            "\n| framework | line | result | own name 127.0.1.1 | seconds | its own way | ratio |"
+        );
+        println!("|---|---|---|---|---|---|---|");
+        for (index, (row, beside)) in rows.iter().zip(&plain).enumerate() {
+            println!(
+                "| {} | `{}` | {} | {} | {} | {} | {} |",
+                row.framework,
+                row.typed(),
+                beside.result(),
+                loopback.get(index).map_or("–", Try::result),
+                beside.ours.seconds.summary(),
+                beside.own.seconds.summary(),
+                beside.ratios().summary(),
+            );
         }
+        let wrong_plain = plain.iter().filter(|beside| beside.ours.wrong.is_some()).count();
+        let wrong_loopback = loopback.iter().filter(|by| by.wrong.is_some()).count();
+        let slow = plain.iter().filter(|beside| beside.is_slow()).count();
+        println!(
+            "\n{} lines: {wrong_plain} wrong, {wrong_loopback} wrong at 127.0.1.1, {slow} slower than their own way",
+            rows.len()
+        );
+        Ok(wrong_plain + wrong_loopback + slow)
+    }
+
+    /// Runs rows on hosts whose own names resolve to 127.0.1.1, which they do from then on.
+    fn all_by_loopback(&self, rows: &[&Row]) -> Result<Vec<Try>, LabError> {
         println!("\nhosts whose own name resolves to 127.0.1.1:");
         for host in self.lab.hosts() {
             let mut command = self.lab.on(&host, Account::Root)?;
             run_program("change /etc/hosts", command.args(["sh", "-c", OWN_NAME]))?;
         }
-        let loopback = rows.iter().map(|row| self.row_by_loopback(row));
-        let loopback = loopback.collect::<Result<Vec<_>, _>>()?;
-        println!("\n| framework | line | result | own name 127.0.1.1 | seconds | its own way |");
-        println!("|---|---|---|---|---|---|");
-        for (index, row) in rows.iter().enumerate() {
-            let seconds = own[index].as_ref().map_or("–".into(), Try::seconds);
-            println!(
-                "| {} | `{}` | {} | {} | {} | {seconds} |",
-                row.framework,
-                row.typed(),
-                plain[index].result(),
-                loopback[index].result(),
-                plain[index].seconds(),
-            );
+        rows.iter().map(|row| self.row_by_loopback(row)).collect()
+    }
+
+    /// Runs a row by rlaunch and its framework's own way in turn, so many times each.
+    fn beside_own_way(&self, row: &Row, runs: u16) -> Result<Beside, LabError> {
+        let mut beside = Beside::default();
+        for round in 0..runs {
+            // Whoever is first in a round is second in the next: the first of all reads files that are in no cache.
+            for is_ours in [round % 2 == 0, round % 2 == 1] {
+                if is_ours {
+                    beside.ours.push(self.row(row)?);
+                } else if !row.own.is_empty() {
+                    beside.own.push(self.own_way(row)?);
+                }
+            }
         }
-        let all = plain.iter().zip(&loopback);
-        let wrong =
-            all.filter(|(plain, other)| plain.wrong.is_some() || other.wrong.is_some()).count();
-        println!("\n{} lines: {wrong} wrong", rows.len());
-        Ok(wrong)
+        Ok(beside)
     }
 
     /// Runs a row by rlaunch, which must leave nothing.
@@ -236,10 +267,7 @@ impl Field<'_> {
             ours.wrong = ours.wrong.or(Some(format!("left {left}")));
             self.clear()?;
         }
-        println!("{}: {} {:.1} s: {}", row.framework, ours.result(), ours.seconds, row.typed());
-        if let Some(wrong) = &ours.wrong {
-            println!("    {}", wrong.trim().replace('\n', "\n    "));
-        }
+        ours.show(&format!("{}: {}", row.framework, row.typed()));
         Ok(ours)
     }
 
@@ -250,7 +278,6 @@ impl Field<'_> {
         if ours.wrong.is_none() || row.own.is_empty() || self.own_way(row)?.wrong.is_none() {
             return Ok(ours);
         }
-        println!("    its own way is wrong there, too");
         Ok(Try { wrong: None, ..ours })
     }
 
@@ -262,6 +289,7 @@ impl Field<'_> {
             self.shell(row.programs, row.own)?
         };
         let own = run(command, row.wanted)?;
+        own.show("    its own way");
         self.clear()?;
         Ok(own)
     }
@@ -317,8 +345,8 @@ impl Field<'_> {
         self.in_turn("compiled", "a second torch.compile", rounds, &lines.map(str::to_owned))
     }
 
-    /// Prints the seconds that two lines print after `word`, and their ratio; returns whether the first is at most 5 %
-    /// above the second, in the median of all rounds.
+    /// Prints the seconds that two lines print after `word`, and their ratio; returns whether the first is not [`SLOW`]
+    /// beside the second, in the median of all rounds.
     fn in_turn(
         &self,
         word: &str,
@@ -332,11 +360,16 @@ impl Field<'_> {
             for which in [round % 2, (round + 1) % 2] {
                 let command = self.shell(TORCH.1, &lines[which])?;
                 let mut job = Background::start(command)?;
-                job.wait(BOUND)?;
+                let status = job.wait(BOUND)?;
                 let stdout = job.stdout();
                 let seconds = stdout
                     .lines()
                     .find_map(|line| line.split_once(&format!("{word} "))?.1.parse::<f64>().ok());
+                if seconds.is_none() {
+                    println!("{}", ended_as(status, &job));
+                    // What is left of it hinders those that follow.
+                    self.lab.clear()?;
+                }
                 times[which].push(seconds);
             }
         }
@@ -350,7 +383,7 @@ impl Field<'_> {
             own.summary(),
             ratios.summary()
         );
-        Ok(ratios.median().is_some_and(|ratio| ratio <= 1.05))
+        Ok(ours.missed() == 0 && ratios.median().is_some_and(|ratio| ratio <= SLOW))
     }
 }
 
@@ -371,9 +404,13 @@ fn run(command: Command, wanted: Wanted) -> Result<Try, LabError> {
     if is_right {
         return Ok(Try { seconds, wrong: None });
     }
+    Ok(Try { seconds, wrong: Some(ended_as(status, &job)) })
+}
+
+/// Says how a command ended that should have ended otherwise.
+fn ended_as(status: Option<ExitStatus>, job: &Background) -> String {
     let how = status.map_or("hung".into(), |status| status.to_string());
-    let wrong = format!("{how}\n{}\n{}", last_lines(&stdout, 6), last_lines(&stderr, 12));
-    Ok(Try { seconds, wrong: Some(wrong) })
+    format!("{how}\n{}\n{}", last_lines(&job.stdout(), 6), last_lines(&job.stderr(), 12))
 }
 
 impl Row {
@@ -382,25 +419,5 @@ impl Row {
         let line =
             if self.is_on_host { self.line.into() } else { format!("rlaunch {}", self.line) };
         line.split_whitespace().collect::<Vec<_>>().join(" ")
-    }
-}
-
-/// How a line ended.
-struct Try {
-    seconds: f64,
-    /// What was wrong; none if it did what was wanted.
-    wrong: Option<String>,
-}
-
-impl Try {
-    fn result(&self) -> &'static str {
-        if self.wrong.is_none() { "right" } else { "WRONG" }
-    }
-
-    fn seconds(&self) -> String {
-        match &self.wrong {
-            None => format!("{:.1}", self.seconds),
-            Some(_) => format!("{:.1} (wrong)", self.seconds),
-        }
     }
 }
