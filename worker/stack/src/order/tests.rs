@@ -83,8 +83,8 @@ fn a_python_process_that_waits_for_a_lock_is_seen_to_wait() {
 #[test]
 fn a_python_process_that_loops_runs() {
     let script = "def spin():\n  while True:\n    pass\nspin()";
-    let stacks = python(script).until(|stacks| is_in(stacks, "spin"));
-    assert_eq!(stacks.threads[0].waits_for, None, "{stacks:?}");
+    // A `python3` that is a script executes Python later: what it waited for may be read before that, and frames after it.
+    python(script).until(|stacks| is_in(stacks, "spin") && waits_for(stacks).is_none());
 }
 
 #[test]
