@@ -215,7 +215,7 @@ pub fn is_foreign_launch(name: &str) -> bool {
         OMPI_COMMAND OMPI_ARGV OMPI_FILE_LOCATION OMPI_WORLD_SIZE OMPI_WORLD_LOCAL_SIZE";
     const PREFIX: &str = "\
         PMI_ PMIX_ OMPI_COMM_WORLD_ OMPI_MCA_orte_ OMPI_MCA_plm_ PRTE_MCA_ OMPI_MCA_ess_ \
-        OMPI_MCA_pmix SLURM_ SLURMD_ HYDRA_ I_MPI_HYDRA_ PALS_ TORCHELASTIC_ FLUX_ JSM_";
+        OMPI_MCA_pmix SLURM_ SLURMD_ HYDRA_ I_MPI_HYDRA_ PALS_ TORCHELASTIC_ PET_ FLUX_ JSM_";
     EXACT.contains(&name)
         || OF_JOB.contains(&name)
         || horovod::PER_LAUNCH.contains(&name)
@@ -314,12 +314,15 @@ mod tests {
 
     #[test]
     fn other_launches_are_known_by_name() {
-        for name in ["PMI_RANK", "PMIX_NAMESPACE", "SLURM_PROCID", "OMPI_MCA_orte_hnp_uri", "RANK"]
-            .into_iter()
-            .chain(["HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_PORT"])
-            .chain([TORCHELASTIC_RESTART_COUNT, RLAUNCH_RESTART_COUNT, "SLURMD_NODENAME"])
-            .chain([TORCHELASTIC_RUN_ID, OMPI_UNIVERSE_SIZE, OMPI_HNP_URI, PMI_SIZE, ROLE_NAME])
-            .chain([MPI_LOCAL_RANK, "FLUX_TASK_RANK"])
+        for name in [
+            "PET_NNODES", "PMI_RANK", "PMIX_NAMESPACE", "SLURM_PROCID", "OMPI_MCA_orte_hnp_uri",
+            "RANK",
+        ]
+        .into_iter()
+        .chain(["HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_PORT"])
+        .chain([TORCHELASTIC_RESTART_COUNT, RLAUNCH_RESTART_COUNT, "SLURMD_NODENAME"])
+        .chain([TORCHELASTIC_RUN_ID, OMPI_UNIVERSE_SIZE, OMPI_HNP_URI, PMI_SIZE, ROLE_NAME])
+        .chain([MPI_LOCAL_RANK, "FLUX_TASK_RANK"])
         {
             assert!(is_foreign_launch(name), "{name}");
         }

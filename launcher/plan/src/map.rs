@@ -281,9 +281,13 @@ impl RankMap {
         Ok(RankMap::from_assignment(of_hosts, Vec::new()))
     }
 
-    /// Makes the map from hosts with their ranks. Nodes are numbered in the order of `hosts`, without hosts
-    /// that have no rank. `firsts` has the first rank of each program except the first program.
-    pub(crate) fn from_assignment(hosts: Vec<(Host, Vec<Rank>)>, firsts: Vec<Rank>) -> RankMap {
+    /// Makes the map from hosts with their ranks. Nodes are numbered from that of rank 0, whose address and port all ranks
+    /// know, and then in the order of `hosts`, without hosts that have no rank. `firsts` has the first rank of each program
+    /// except the first program.
+    pub(crate) fn from_assignment(mut hosts: Vec<(Host, Vec<Rank>)>, firsts: Vec<Rank>) -> RankMap {
+        if let Some(first) = hosts.iter().position(|(_, ranks)| ranks.contains(&Rank(0))) {
+            hosts[..=first].rotate_right(1);
+        }
         let ranks: usize = hosts.iter().map(|(_, ranks)| ranks.len()).sum();
         let world_size = u32::try_from(ranks).unwrap_or(u32::MAX);
         let by_rank = vec![(NodeId(0), LocalRank(0)); ranks];

@@ -2,6 +2,7 @@
 //! program starts processes itself.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Program that starts processes itself. Its host gets one of it, and it divides the CPUs.
@@ -59,6 +60,8 @@ enum Options {
 enum Behind {
     /// Program that it executes.
     Command,
+    /// Word of its own, as the time of timeout(1), before the program that it executes.
+    Word,
     /// Python script.
     Python,
     /// Script for a shell.
@@ -76,7 +79,7 @@ struct Carrier {
     kind: Option<StarterKind>,
 }
 
-use Behind::{Command, Dashes, Python, Shell};
+use Behind::{Command, Dashes, Python, Shell, Word};
 use Options::{Flags, WithValue};
 
 const ALL: &[Carrier] = &[
@@ -85,10 +88,24 @@ const ALL: &[Carrier] = &[
     carrier(&["nohup"], WithValue(""), Command),
     carrier(
         &["numactl"],
-        WithValue("-N -m -C -p -i --cpunodebind --membind --physcpubind"),
+        WithValue(
+            "-N -m -C -p -i -P -w --cpunodebind --membind --physcpubind --interleave --preferred \
+             --preferred-many --weighted-interleave",
+        ),
         Command,
     ),
-    carrier(&["stdbuf"], WithValue("-i -o -e"), Command),
+    carrier(&["stdbuf"], WithValue("-i -o -e --input --output --error"), Command),
+    carrier(&["setsid"], WithValue(""), Command),
+    carrier(&["time"], WithValue("-f --format -o --output"), Command),
+    carrier(&["ionice"], WithValue("-c --class -n --classdata"), Command),
+    carrier(&["timeout"], WithValue("-k --kill-after -s --signal"), Word),
+    carrier(&["taskset"], WithValue(""), Word),
+    carrier(&["nsys", "profile"], Flags("-h --help"), Command),
+    carrier(&["conda", "run"], WithValue(OF_CONDA), Command),
+    carrier(&["mamba", "run"], WithValue(OF_CONDA), Command),
+    carrier(&["micromamba", "run"], WithValue(OF_CONDA), Command),
+    carrier(&["pdm", "run"], WithValue("-p --project"), Command),
+    carrier(&["hatch", "run"], WithValue(""), Command),
     carrier(&["poetry", "run"], WithValue(""), Command),
     carrier(&["pipenv", "run"], WithValue(""), Command),
     carrier(&["pixi", "run"], WithValue("-e --environment --manifest-path"), Command),
@@ -98,6 +115,7 @@ const ALL: &[Carrier] = &[
     carrier(&["sh"], WithValue("-o +o"), Shell),
     starter(&["torchrun"], Flags(OF_TORCHRUN), Python, StarterKind::Torchrun { is_alone: false }),
     starter(&["accelerate", "launch"], Flags(OF_ACCELERATE), Python, StarterKind::Launcher),
+    starter(&["accelerate-launch"], Flags(OF_ACCELERATE), Python, StarterKind::Launcher),
     starter(&["deepspeed"], Flags(OF_DEEPSPEED), Python, StarterKind::Launcher),
     starter(&["ray"], WithValue(""), Dashes, StarterKind::Service),
     starter(&["dask", "worker"], WithValue(""), Dashes, StarterKind::Service),
@@ -133,19 +151,21 @@ const MODULES: &[(&str, &[&str])] = &[
     ("notebook", &["jupyter", "notebook"]),
 ];
 
+const OF_CONDA: &str = "-n --name -p --prefix --cwd -e --env -r --root-prefix";
 const OF_UV: &str = "--with --with-editable --with-requirements -w -p --python --project --directory --package --extra \
     --no-extra --group --no-group --only-group --env-file --index --default-index --index-url -i --extra-index-url \
     --find-links -f --index-strategy --keyring-provider --resolution --prerelease --exclude-newer --link-mode \
     --config-setting -C --cache-dir --config-file --color --refresh-package -P --upgrade-package --reinstall-package \
-    --allow-insecure-host --python-platform";
-const OF_TORCHRUN: &str = "-h --help --standalone -m --module --no-python --run-path --virtual-local-rank --use-env \
-    --signals-to-handle";
+    --allow-insecure-host --python-platform --python-preference --fork-strategy --exclude-newer-package \
+    --no-build-package --no-binary-package --no-build-isolation-package --upgrade-group --config-settings-package";
+const OF_TORCHRUN: &str =
+    "-h --help --standalone -m --module --no-python --run-path --virtual-local-rank --use-env";
 const OF_ACCELERATE: &str = "-h --help -q --quiet -m --module --no-python --cpu --multi-gpu --tpu --ipex --use-xpu \
     --use-deepspeed --use-fsdp --use-megatron-lm --use-parallelism-config --use-mps-device --same-network --debug \
-    --tpu-use-cluster --no-tpu-use-cluster --tpu-use-sudo --standalone --dynamo-use-dynamic --dynamo-use-fullgraph \
-    --enable-cpu-affinity --fsdp-offload-params";
+    --tpu-cluster --no-tpu-cluster --tpu-use-sudo --standalone --dynamo-use-dynamic --dynamo-use-fullgraph \
+    --enable-cpu-affinity --downcast-bf16";
 const OF_DEEPSPEED: &str = "-h --help --module --no-python --no-local-rank --no-ssh --no-ssh-check --force-multi \
-    --save-pid --bind-cores-to-rank --elastic-training --enable-each-rank-log";
+    --save-pid --bind-cores-to-rank --elastic-training";
 
 const fn carrier(words: &'static [&'static str], options: Options, behind: Behind) -> Carrier {
     Carrier { words, options, behind, kind: None }
@@ -164,9 +184,11 @@ const fn starter(
 pub fn read(argv: &[OsString]) -> Program<'_> {
     let mut words: Vec<&OsStr> = argv.iter().map(OsString::as_os_str).collect();
     let mut program = Program::default();
+    let mut is_elsewhere = false;
     // Each step takes a word at least.
     while let Some((carrier, behind)) = find(&words) {
         let (options, found) = carrier.split(behind);
+        is_elsewhere |= carrier.changes_directory(options);
         program.starter = program.starter.or_else(|| carrier.starter(options));
         match found {
             Found::Script(script) => {
@@ -185,6 +207,12 @@ pub fn read(argv: &[OsString]) -> Program<'_> {
             Found::Nothing => break,
         }
     }
+    // Whether a relative path leads to a file there is not known here.
+    let is_relative = |script: &Script<'_>| match script {
+        Script::File(path) => Path::new(path).is_relative(),
+        Script::Module(_) => true,
+    };
+    program.script = program.script.filter(|script| !(is_elsewhere && is_relative(script)));
     program
 }
 
@@ -225,10 +253,23 @@ impl Carrier {
         Some(Starter { name: self.words.first().copied().unwrap_or_default(), kind })
     }
 
+    /// Tells whether these options make it run its program in another directory.
+    fn changes_directory(&self, options: &[&OsStr]) -> bool {
+        const BY: &str = "-C --chdir --directory --cwd";
+        // `-C` of numactl is something else.
+        matches!(self.words, ["env"] | [_, "run"])
+            && options.iter().any(|word| {
+                let word = word.to_string_lossy();
+                BY.split(' ').any(|name| name == word.split('=').next().unwrap_or_default())
+            })
+    }
+
     /// Splits the words behind this program into its options and what it runs.
     fn split<'a, 'b>(&self, words: &'b [&'a OsStr]) -> (&'b [&'a OsStr], Found<'a, 'b>) {
         let has_modules = self.behind == Python || self.words == ["uv", "run"];
-        let (mut is_module, mut is_command) = (false, self.behind == Command);
+        let is_python = self.behind == Python && self.kind.is_none();
+        let (mut is_module, mut is_command) = (false, matches!(self.behind, Command | Word));
+        let mut has_word = self.behind != Word;
         let mut at = 0;
         while let Some(&word) = words.get(at) {
             let text = word.to_string_lossy().replace('_', "-");
@@ -239,21 +280,30 @@ impl Carrier {
                 }
                 _ if self.behind == Dashes => {}
                 "--" => return self.found(words, at, is_module, is_command),
-                "-c" | "-" | "-s" if self.behind != Command && self.kind.is_none() => {
+                "-c" | "-" | "-s"
+                    if matches!(self.behind, Python | Shell) && self.kind.is_none() =>
+                {
                     return (words, Found::Nothing);
                 }
                 "-m" | "--module" if has_modules => {
                     is_module = true;
                     // What follows Python's own option is the module, and the rest is the module's.
-                    if self.kind.is_none() && self.behind == Python {
+                    if is_python {
                         return self.found(words, at, is_module, is_command);
                     }
                 }
+                _ if is_python && module_flag(word).is_some() => match module_flag(word) {
+                    Some(module) if !module.is_empty() => {
+                        return (&words[..at - 1], Found::Script(Script::Module(module)));
+                    }
+                    _ => return self.found(words, at, true, false),
+                },
                 "--no-python" if self.kind.is_some() => is_command = true,
                 _ if self.takes_next(&text) => at += 1,
                 _ if text.starts_with(['-', '+']) => {}
                 // env(1) sets variables.
                 _ if self.behind == Command && text.contains('=') && self.words == ["env"] => {}
+                _ if !has_word => has_word = true,
                 _ => return self.found(words, at - 1, is_module, is_command),
             }
         }
@@ -292,16 +342,33 @@ impl Carrier {
     }
 }
 
-/// Tells whether torchrun's options make each host a job of its own.
+/// Returns what stands behind the `m` of flags of Python that are one word, as in `-um` and `-mpkg.train`; none without one.
+fn module_flag(word: &OsStr) -> Option<&OsStr> {
+    const FLAGS: &[u8] = b"bBdEiIOPqRsSuvx";
+    let flags = word.as_bytes().strip_prefix(b"-")?;
+    let at = flags.iter().position(|byte| !FLAGS.contains(byte))?;
+    Some(OsStr::from_bytes(flags[at..].strip_prefix(b"m")?))
+}
+
+/// Tells whether torchrun's options make each host a job of its own. It takes the beginning of an option's name for it.
 fn is_alone(options: &[&OsStr]) -> bool {
     let words: Vec<String> =
         options.iter().map(|word| word.to_string_lossy().replace('_', "-")).collect();
-    let one = |value: &str| value == "1" || value == "1:1";
-    let has_one_node = words.iter().enumerate().any(|(at, word)| match word.as_str() {
-        "--nnodes" => words.get(at + 1).is_some_and(|value| one(value)),
-        word => word.strip_prefix("--nnodes=").is_some_and(one),
-    });
-    has_one_node || words.iter().any(|word| word == "--standalone")
+    let value = |name: &str, shortest: usize| {
+        words.iter().enumerate().find_map(|(at, word)| {
+            let (option, value) = word.split_once('=').unwrap_or((word, ""));
+            let is_it = option.len() >= shortest && name.starts_with(option);
+            let next = || words.get(at + 1).map_or("", String::as_str);
+            is_it.then(|| if word.contains('=') { value } else { next() })
+        })
+    };
+    let nodes = value("--nnodes", "--nn".len());
+    let meets_itself = |endpoint: &str| {
+        ["localhost", "127.", "[::1]", "::1"].iter().any(|own| endpoint.starts_with(own))
+    };
+    value("--standalone", "--stan".len()).is_some()
+        || nodes.is_some_and(|nodes| nodes == "1" || nodes == "1:1")
+        || nodes.is_none() && value("--rdzv-endpoint", "--rdzv-e".len()).is_some_and(meets_itself)
 }
 
 #[cfg(test)]
@@ -333,10 +400,20 @@ mod tests {
             ("python3 pkg/", "pkg/"),
             ("python3 -u -m pkg.train -c x", "-m pkg.train"),
             ("env -u B A=1 python3 t.py", "t.py"),
+            ("env -C /d python3 /d/t.py", "/d/t.py"),
             ("numactl -N 0 -m 0 python3 t.py", "t.py"),
             ("uv run --with torch t.py", "t.py"),
             ("uv run -p 3.12 python -m pkg", "-m pkg"),
             ("uv run -m pkg", "-m pkg"),
+            ("python3 -mpkg.train -c x", "-m pkg.train"),
+            ("python3 -um pkg.train", "-m pkg.train"),
+            ("python3 -umtorch.distributed.run --nproc_per_node=2 t.py", "t.py"),
+            ("timeout -k 9 3600 python3 -u t.py", "t.py"),
+            ("taskset -c 0-7 torchrun t.py", "t.py"),
+            ("conda run --no-capture-output -n env python t.py", "t.py"),
+            ("nsys profile -o x --stats=true python3 t.py", "t.py"),
+            ("torchrun --signals-to-handle SIGTERM t.py", "t.py"),
+            ("accelerate launch --fsdp_offload_params true --downcast_bf16 t.py", "t.py"),
             ("uv run torchrun --nproc_per_node 2 t.py", "t.py"),
             ("torchrun --nproc-per-node 8 --rdzv-id=x t.py --standalone x", "t.py"),
             ("torchrun --standalone -m pkg.train --lr 1", "-m pkg.train"),
@@ -351,7 +428,8 @@ mod tests {
         }
         for none in [
             "python -c pass", "sh -c true", "./train.py", "python", "perl x", "python -m",
-            "uv sync x.py", "torchrun", "accelerate config x.py", "ray start --head", "env", "",
+            "env -C /d python3 t.py", "uv run --directory=d t.py", "uv sync x.py", "torchrun",
+            "accelerate config x.py", "ray start --head", "env", "",
         ] {
             assert_eq!(script(none), None, "{none}");
         }
@@ -366,6 +444,17 @@ mod tests {
             ("torchrun --standalone train.py", torchrun(true)),
             ("torchrun --nnodes=1 train.py", torchrun(true)),
             ("torchrun --nnodes 1:1 train.py", torchrun(true)),
+            ("torchrun --nnode=1 train.py", torchrun(true)),
+            ("torchrun --nnode 2 train.py", torchrun(false)),
+            ("torchrun --signals-to-handle SIGTERM,SIGUSR1 --standalone t.py", torchrun(true)),
+            ("torchrun --rdzv_backend c10d --rdzv_endpoint=localhost:0 t.py", torchrun(true)),
+            ("torchrun --nnodes 2 --rdzv_endpoint localhost:0 t.py", torchrun(false)),
+            ("torchrun --rdzv_endpoint a:29400 t.py", torchrun(false)),
+            ("conda run -n env torchrun x.py", torchrun(false)),
+            ("timeout 3600 torchrun x.py", torchrun(false)),
+            ("numactl --interleave all torchrun x.py", torchrun(false)),
+            ("python3 -mtorch.distributed.run x.py", torchrun(false)),
+            ("accelerate-launch x.py", Some(("accelerate-launch", StarterKind::Launcher))),
             ("python3 -u -m torch.distributed.run --nnodes 2 x.py", torchrun(false)),
             ("uv run torchrun x.py", torchrun(false)),
             ("accelerate launch x.py", Some(("accelerate", StarterKind::Launcher))),

@@ -174,8 +174,9 @@ fn rank_config(
     let nics = nearest_first(inventory, ports, pci, placement.numa_node, place.local_rank);
     let ranks = job.map.nodes[place.node].ranks.len();
     let mut defaults = Vec::new();
+    let starter = choices.options.starter(job.map.application_of(place.rank));
     // What it starts divides the CPUs anew. torchrun, Ray and vLLM set the number where it is not set.
-    if choices.options.starter(job.map.application_of(place.rank)).is_none() {
+    if starter.is_none() {
         defaults.push(hardware::threads(inventory, ranks, placement.cpus.as_ref()));
     }
     defaults.extend_from_slice(node_variables);
@@ -192,7 +193,8 @@ fn rank_config(
     if choices.options.nccl_share_gpu {
         defaults.push(nccl::host_id_variable(&job.map.nodes[place.node].host.name, place.rank));
     }
-    for &style in &choices.options.env_styles {
+    let is_service = starter.is_some_and(Starter::is_service);
+    for &style in choices.options.env_styles.iter().filter(|_| !is_service) {
         defaults.extend(styles::variables(style, job, place, servers));
     }
     RankConfig { gpu: pci.map(|pci| pci.address.clone()), placement, nics, defaults }

@@ -2,10 +2,10 @@
 //! needs no options for that.
 
 use super::{ReservedPorts, Variable};
-use crate::map::MappedNode;
 use crate::options::{JobView, NamedPort, Options, RankPosition};
 use crate::program::{Starter, StarterKind};
 use rlaunch_bootstrap::env as names;
+use rlaunch_bootstrap::id::Rank;
 
 /// Returns the ports at which further programs that are torchrun meet. The first has MASTER_PORT.
 pub fn ports(starters: &[Option<Starter>]) -> impl Iterator<Item = NamedPort> {
@@ -17,7 +17,7 @@ pub fn ports(starters: &[Option<Starter>]) -> impl Iterator<Item = NamedPort> {
 
 /// Returns the name of a program's port, which no template can have.
 fn name_of(app: usize) -> String {
-    format!("torchrun {app}")
+    format!("\0torchrun {app}")
 }
 
 /// Returns the variables of a rank that is torchrun; none if it is to be alone on its host.
@@ -33,9 +33,12 @@ pub(crate) fn variables(
     if kind != Some(StarterKind::Torchrun { is_alone: false }) {
         return Vec::new();
     }
-    let nodes: Vec<&MappedNode> = job.map.nodes_of(app).collect();
-    let number = nodes.iter().position(|node| node.id.index() == place.node).unwrap_or_default();
-    let first = nodes.first().and_then(|node| job.addresses.get(node.id.index()));
+    let is_its = |rank: &Rank| job.map.application_of(*rank) == app;
+    // A node for torchrun is one of it, of which a host may have several. The first is where the others meet.
+    let nodes = job.map.nodes_of(app).flat_map(|node| node.ranks.iter().copied()).filter(is_its);
+    let nodes: Vec<Rank> = nodes.collect();
+    let number = nodes.iter().position(|rank| *rank == place.rank).unwrap_or_default();
+    let first = job.map.nodes_of(app).next().and_then(|node| job.addresses.get(node.id.index()));
     let named = ReservedPorts::named(options, job.map, ports).get(&name_of(app)).copied();
     let port = named.unwrap_or_else(|| ReservedPorts::master(ports));
     let mut set = vec![
@@ -91,6 +94,18 @@ mod tests {
         assert_eq!(of("python3 -m torch.distributed.run --nnodes 2 x.py"), expected);
         for line in ["torchrun --standalone x.py", "python3 x.py", "accelerate launch x.py"] {
             assert!(of(line).is_empty(), "{line}");
+        }
+    }
+
+    #[test]
+    fn torchruns_of_one_host_are_nodes_of_their_own() {
+        let hosts = crate::hosts::parse(&["a:2,b:2".into()]).unwrap();
+        let map = RankMap::by_slot(&hosts, None, false).unwrap();
+        let options = Options { starters: vec![starter("torchrun x.py")], ..Options::default() };
+        let ports = [vec![21_000], vec![]];
+        for rank in 0..4 {
+            let own = set(&options, &map, rank, &ports);
+            assert_eq!(own[..2], ["PET_NNODES=4".into(), format!("PET_NODE_RANK={rank}")]);
         }
     }
 

@@ -222,8 +222,8 @@ fn a_rankfile_names_the_host_of_each_rank() {
         (map.nodes.iter().map(of).collect::<Vec<_>>(), map.unused.len())
     };
     let named = |host: &str, ranks: &[u32]| (host.to_owned(), ranks.to_vec());
-    assert_eq!(ranks(None), (vec![named("a", &[1]), named("b", &[3]), named("c", &[0, 2])], 0));
-    assert_eq!(ranks(Some(2)), (vec![named("a", &[1]), named("c", &[0])], 1));
+    assert_eq!(ranks(None), (vec![named("c", &[0, 2]), named("a", &[1]), named("b", &[3])], 0));
+    assert_eq!(ranks(Some(2)), (vec![named("c", &[0]), named("a", &[1])], 1));
     let error = RankMap::listed(&list, &hosts, Some(5)).unwrap_err().to_string();
     assert_eq!(error, "-np 5, but the rankfile has 4 ranks");
     let error = RankMap::listed(&list, &hosts[..2], None).unwrap_err().to_string();

@@ -198,7 +198,10 @@ impl Field<'_> {
         };
         let rows: Vec<&Row> = ROWS.iter().filter(is_wanted).collect();
         if rows.is_empty() {
-            return Ok(0);
+            let names = options.only.as_deref().unwrap_or_default();
+            let is_part = ["steps", "compiled", "jobs"].contains(&names);
+            let none = || LabError::Unexpected(format!("no line and no framework has `{names}`"));
+            return if is_part { Ok(0) } else { Err(none()) };
         }
         let plain = rows.iter().map(|row| self.beside_own_way(row, options.runs));
         let plain = plain.collect::<Result<Vec<_>, _>>()?;
@@ -271,14 +274,13 @@ impl Field<'_> {
         Ok(ours)
     }
 
-    /// Runs a row on hosts whose own name leads to themselves. What fails there by the framework's own way, too, such as
-    /// JAX's gloo, which tells others that address, is no fault of rlaunch's.
+    /// Runs a row on hosts whose own name leads to themselves. What fails there by the framework's own way, too, since it
+    /// tells others that name or address, is no fault of rlaunch's.
     fn row_by_loopback(&self, row: &Row) -> Result<Try, LabError> {
         let ours = self.row(row)?;
-        if ours.wrong.is_none() || row.own.is_empty() || self.own_way(row)?.wrong.is_none() {
-            return Ok(ours);
-        }
-        Ok(Try { wrong: None, ..ours })
+        let is_excused =
+            ours.wrong.is_some() && row.tells_own_name && self.own_way(row)?.wrong.is_some();
+        Ok(Try { wrong: ours.wrong.filter(|_| !is_excused), is_excused, ..ours })
     }
 
     /// Runs a row as its framework does, and removes what that leaves.
@@ -402,9 +404,9 @@ fn run(command: Command, wanted: Wanted) -> Result<Try, LabError> {
         Wanted::Says(text) => status.is_some() && (stdout.contains(text) || stderr.contains(text)),
     };
     if is_right {
-        return Ok(Try { seconds, wrong: None });
+        return Ok(Try { seconds, wrong: None, is_excused: false });
     }
-    Ok(Try { seconds, wrong: Some(ended_as(status, &job)) })
+    Ok(Try { seconds, wrong: Some(ended_as(status, &job)), is_excused: false })
 }
 
 /// Says how a command ended that should have ended otherwise.

@@ -151,32 +151,61 @@ fn names_placeholder(code: &str) -> bool {
     code.split(is_outside).any(is_placeholder)
 }
 
-/// Returns the text of a template for the engine, with expressions that are not rlaunch's as they stand:
-/// `{{host.name}}:{{.State}}`. In a text with statements, as `{% for %}`, names may be the text's own.
+/// Tells whether a text has a statement of the engine, as `{% for %}`. Others have `{%`, too: awk's `{%d}`.
+fn has_statement(text: &str) -> bool {
+    const STATEMENTS: &[&str] = &["if", "for", "set", "raw", "with", "filter", "macro"];
+    text.split("{%").skip(1).any(|code| {
+        let code = code.trim_start_matches(['-', '+']).trim_start();
+        STATEMENTS.contains(&code.split(|c: char| !is_of_name(c)).next().unwrap_or_default())
+    })
+}
+
+/// Returns the text of a template for the engine, with braces that are not rlaunch's as they stand: `{{host.name}}:{{.State}}`,
+/// and `${#x}`, which is no comment. In a text with statements names and comments may be the text's own.
 fn without_foreign(text: &str) -> Cow<'_, str> {
-    if text.contains("{%") {
+    if has_statement(text) {
         return text.into();
     }
     let (mut kept, mut rest) = (String::new(), text);
-    while let Some((before, from)) = rest.find("{{").map(|at| rest.split_at(at)) {
-        let end = from.find("}}").map_or(from.len(), |at| at + 2);
-        let (whole, after) = from.split_at(end);
-        let code = whole[2..].trim_start_matches('-').trim_start();
-        let is_foreign = whole.ends_with("}}")
-            && !code.starts_with(['"', '\''])
-            && !names_placeholder(code.trim_end_matches('}'));
+    let first = |text: &str| ["{{", "{#", "{%"].iter().filter_map(|open| text.find(open)).min();
+    while let Some((before, from)) = first(rest).map(|at| rest.split_at(at)) {
         kept.push_str(before);
-        if is_foreign {
-            kept.push_str("{% raw %}");
-            kept.push_str(whole);
-            kept.push_str("{% endraw %}");
-        } else {
-            kept.push_str(whole);
-        }
-        rest = after;
+        let whole = match from.split_at(2) {
+            ("{{", _) => {
+                let (whole, is_foreign) = expression(from);
+                let [open, close] =
+                    if is_foreign { ["{% raw %}", "{% endraw %}"] } else { [""; 2] };
+                kept.extend([open, whole, close]);
+                whole
+            }
+            (open, _) => {
+                kept.extend(["{{ '", open, "' }}"]);
+                open
+            }
+        };
+        rest = &from[whole.len()..];
     }
     kept.push_str(rest);
     kept.into()
+}
+
+/// Returns the expression with which a text begins, up to the next one where it has no end of its own, and whether it means
+/// nothing to rlaunch.
+fn expression(text: &str) -> (&str, bool) {
+    let is_string = |code: &str| code.trim_start_matches('-').trim_start().starts_with(['"', '\'']);
+    let end = text.find("}}").map(|at| at + 2);
+    // Before the next one stands a string that has braces, or what is no expression.
+    let is_other =
+        |next: &usize| !is_string(&text[2..*next]) && !names_placeholder(&text[2..*next]);
+    let next = text[2..].find("{{").map(|at| at + 2).filter(is_other);
+    if let Some(next) = next.filter(|next| end.is_none_or(|end| *next < end)) {
+        return (&text[..next], true);
+    }
+    let whole = &text[..end.unwrap_or(text.len())];
+    let code = &whole[2..];
+    let is_foreign =
+        end.is_some() && !is_string(code) && !names_placeholder(code.trim_end_matches('}'));
+    (whole, is_foreign)
 }
 
 /// Lists the names of the ports that programs ask for by `port["NAME"]`, each with the number of the program on whose first

@@ -94,6 +94,9 @@ fn job(field: &Field<'_>, number: usize) -> Result<(), LabError> {
         Ok(launcher.stdout().contains(text) || launcher.ended()?.is_some())
     };
     wait_until(BOUND, "a job of Ray to start", || is_ready(&mut launcher))?;
+    if !matches!(ending, Ending::Driver) && launcher.ended()?.is_some() {
+        return Err(unexpected("ended early", &launcher));
+    }
     match ending {
         Ending::Driver => {}
         Ending::Launcher(signal) | Ending::Early(signal) => launcher.signal(signal)?,
@@ -101,13 +104,22 @@ fn job(field: &Field<'_>, number: usize) -> Result<(), LabError> {
         Ending::Head => strike(field, "a", port, "gcs_server")?,
         Ending::Agent => strike(field, "c", port, AGENT)?,
     }
-    if launcher.wait(END)?.is_none() {
-        let lines = last_lines(&(launcher.stdout() + &launcher.stderr()), 10);
-        return Err(LabError::Unexpected(format!("hung\n{lines}")));
+    let Some(status) = launcher.wait(END)? else { return Err(unexpected("hung", &launcher)) };
+    let is_right = match ending {
+        Ending::Driver => status.success() && launcher.stdout().contains("tasks 6 on 3 nodes"),
+        _ => !status.success(),
+    };
+    if !is_right {
+        return Err(unexpected(&status.to_string(), &launcher));
     }
     // What nobody waits for ends a moment later.
     thread::sleep(Duration::from_millis(100));
     Ok(())
+}
+
+fn unexpected(how: &str, launcher: &Background) -> LabError {
+    let lines = last_lines(&(launcher.stdout() + &launcher.stderr()), 10);
+    LabError::Unexpected(format!("{how}\n{lines}"))
 }
 
 /// Kills a program of the job with this port on a host, or its agent, which has no port in its words.

@@ -15,6 +15,15 @@ pub(super) struct Row {
     /// The framework's own way, in words of `own.sh`; empty if it has none for several hosts.
     pub(super) own: &'static str,
     pub(super) is_on_host: bool,
+    /// Whether the framework tells others its host's own name, or the address of that, so that the line may fail where this
+    /// is 127.0.1.1, if the framework's own way does.
+    pub(super) tells_own_name: bool,
+}
+
+impl Row {
+    const fn telling_own_name(self) -> Row {
+        Row { tells_own_name: true, ..self }
+    }
 }
 
 const fn row(
@@ -23,7 +32,8 @@ const fn row(
     wanted: Wanted,
     own: &'static str,
 ) -> Row {
-    Row { framework, programs, line, wanted, own, is_on_host: false }
+    let (is_on_host, tells_own_name) = (false, false);
+    Row { framework, programs, line, wanted, own, is_on_host, tells_own_name }
 }
 
 /// A line that is typed on host a, and starts `mpirun`.
@@ -32,7 +42,8 @@ const fn by_mpirun(
     line: &'static str,
     wanted: Wanted,
 ) -> Row {
-    Row { framework, programs, line, wanted, own: line, is_on_host: true }
+    let (is_on_host, tells_own_name) = (true, false);
+    Row { framework, programs, line, wanted, own: line, is_on_host, tells_own_name }
 }
 
 pub(super) const TORCH: (&str, &str) = ("torch 2.15.0", "/run/rlaunch-python/bin");
@@ -143,21 +154,24 @@ pub(super) const ROWS: &[Row] = &[
         "deepspeed --launcher openmpi --hostfile hosts deep.py",
         Prints("sum 10 of 4", 4),
     ),
-    row(OLD_JAX, "-H a,b python3 add_up.py", Prints("sum 3 of 2", 2), OWN_JAX),
+    row(OLD_JAX, "-H a,b python3 add_up.py", Prints("sum 3 of 2", 2), OWN_JAX).telling_own_name(),
     row(
         OLD_JAX,
         "-H a,b python3 add_up.py {{master.addr}}:{{master.port}} {{world_size}} {{rank.index}}",
         Prints("sum 3 of 2", 2),
         OWN_JAX,
-    ),
-    row(JAX, "-H a,b python3 add_up.py", Prints("sum 3 of 2", 2), OWN_JAX),
-    row(JAX, "-H a:2,b:2 python3 add_up.py", Prints("sum 10 of 4", 4), OWN_JAX_OF_TWO),
+    )
+    .telling_own_name(),
+    row(JAX, "-H a,b python3 add_up.py", Prints("sum 3 of 2", 2), OWN_JAX).telling_own_name(),
+    row(JAX, "-H a:2,b:2 python3 add_up.py", Prints("sum 10 of 4", 4), OWN_JAX_OF_TWO)
+        .telling_own_name(),
     row(
         JAX,
         "-H a,b python3 add_up.py {{master.addr}}:{{master.port}} {{world_size}} {{rank.index}}",
         Prints("sum 3 of 2", 2),
         OWN_JAX,
-    ),
+    )
+    .telling_own_name(),
     row(
         TENSORFLOW,
         "--env-style tensorflow -H a,b python3 workers.py",
@@ -182,7 +196,8 @@ pub(super) const ROWS: &[Row] = &[
         "--serve -H a,b,c ray symmetric-run --address a:6379 --min-nodes 3 -- python3 driver.py 3",
         Prints("tasks 6 on 3 nodes", 1),
         "each 3 ray symmetric-run --address a:6379 --min-nodes 3 -- python3 driver.py 3",
-    ),
+    )
+    .telling_own_name(),
     row(
         RAY,
         r#"--serve -H a -np 1 --name head ray start --head --port 6379 --block
@@ -205,7 +220,8 @@ pub(super) const ROWS: &[Row] = &[
         "-H a,b,c:2 python3 client.py",
         Prints("squares 285 on 1 hosts", 1),
         "mpirun.openmpi --allow-run-as-root -H a,b,c:2 -x PATH python3 client.py",
-    ),
+    )
+    .telling_own_name(),
     row(
         VLLM,
         "--serve -H a,b vllm serve org/model -tp 2 --nnodes {{nodes}} --node-rank {{node.index}} \

@@ -102,6 +102,25 @@ fn braces_of_other_programs_stay_beside_ours() {
 }
 
 #[test]
+fn what_looks_like_a_comment_or_a_statement_stays_beside_ours() {
+    let rows = [
+        ("{\"re\":\"{#(\\d+)#}\",\"rank\":{{rank.index}}}", "{\"re\":\"{#(\\d+)#}\",\"rank\":0}"),
+        ("x=abc; echo ${#x} {{rank.index}}", "x=abc; echo ${#x} 0"),
+        ("{printf \"{%d}\\n\",{{rank.index}}}", "{printf \"{%d}\\n\",0}"),
+        ("{{x} {{rank.index}}", "{{x} 0"),
+        ("{{ host.name ~ \"{{\" }}", "a{{"),
+        ("{%- if rank.index == 0 %}{# none #}{{host.name}}{% endif %}", "a"),
+    ];
+    let words = rows.map(|(word, _)| word);
+    let first = app("srv", &words);
+    assert!(check(&first, &first.title(0)).is_ok());
+    let rendered = rendered(&[first, app("y", &[])]).unwrap();
+    let arguments = &rendered[&Rank(0)].arguments;
+    let expected = rows.map(|(_, expected)| expected);
+    assert!(arguments.iter().map(|(_, word)| word).eq(expected), "{arguments:?}");
+}
+
+#[test]
 fn braces_of_other_programs_stay() {
     let words = [
         "{{1}}", "{x}", "{{.State.Status}}", "--format={{json .host}}",
