@@ -52,6 +52,34 @@ fn torchrun_is_told_its_place_once_on_each_host() {
 }
 
 #[test]
+fn what_would_be_alone_on_each_host_is_said() {
+    let field = Field::new();
+    let deepspeed = "/tmp/starters/deepspeed";
+    let accelerate = "/tmp/starters/accelerate";
+    let script = "/tmp/starters/t.py";
+    let _programs =
+        [deepspeed, accelerate, script].map(|path| field.files(&["a", "b"], path, PRINT, 0o755));
+    let said = "does not learn of the other hosts";
+    for words in [
+        &[deepspeed, script][..],
+        &[accelerate, "launch", "--num_processes", "2", script],
+        &["bash", "-c", "true torchrun --nproc-per-node 2 t.py"],
+    ] {
+        field.rlaunch("-H a,b").args(words).run().says(&[said]);
+        field.rlaunch("-H a").args(words).run().keeps_quiet_about(&[said]);
+    }
+    for words in [
+        &[deepspeed, "--hostfile", "hosts", script][..],
+        &[accelerate, "launch", script],
+        &[accelerate, "launch", "--num_processes=4", "--num_machines=2", script],
+        &["bash", "-c", "true torchrun --standalone t.py"],
+        &["echo", "torchrun"],
+    ] {
+        field.rlaunch("-H a,b").args(words).run().keeps_quiet_about(&[said]);
+    }
+}
+
+#[test]
 fn a_service_has_no_variables_of_ranks_unless_they_are_asked_for() {
     let field = Field::new();
     let _ray = field.files(&["a", "b"], RAY, PRINT, 0o755);

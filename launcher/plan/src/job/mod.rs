@@ -16,7 +16,7 @@ pub mod tag_pattern;
 use crate::hosts::{Host, SlotsBy, addresses};
 use crate::map::{MapBy, MapError, RankBy, RankMap};
 use crate::options::{HIDING_GPUS, Options, UserChoices};
-use crate::program::Starter;
+use crate::program::{Starter, StarterKind};
 use apps::AppSpec;
 use name::JobName;
 use options::{DryRun, OutputOptions, Restarts, Show, TimeoutReport, WatchOptions};
@@ -308,7 +308,7 @@ impl JobSpec {
     }
 
     /// Returns what the user should know about the job before it starts: programs of which hosts get one whatever their slots,
-    /// GPUs that this shell hides on all hosts, and variables that TensorFlow lacks.
+    /// GPUs that this shell hides on all hosts, variables that TensorFlow lacks, and starters that would be alone.
     pub fn notes(&self, map: &RankMap) -> Vec<Message> {
         let mut notes: Vec<Message> = self.one_on_each_host(map).into_iter().collect();
         if !self.is_local {
@@ -316,6 +316,9 @@ impl JobSpec {
         }
         if map.world_size > 1 {
             notes.extend(self.lacks_tf_config());
+        }
+        if map.nodes.len() > 1 {
+            notes.extend(self.learns_of_no_other_host());
         }
         notes
     }
@@ -354,6 +357,42 @@ impl JobSpec {
         Some(Message::Hint(format!(
             "each rank of TensorFlow would train alone without {NAME}: {line}"
         )))
+    }
+
+    /// Says that a program starts ranks of its own on each host, which do not find those of other hosts: what starts them is
+    /// told nothing by rlaunch, and its options name no other host.
+    fn learns_of_no_other_host(&self) -> Option<Message> {
+        // Beginnings of options that name other hosts, or say that there are none.
+        const NAMING: &[&str] = &[
+            "--nn", "--node", "--stan", "--rdzv", "--master", "--machine-rank", "--num-machines",
+            "--num-nodes", "--main-process-ip", "--config-file", "--mpirun-hostfile", "--hostfile",
+            "-H",
+        ];
+        const SHELLS: [&str; 4] = ["sh", "bash", "dash", "zsh"];
+        let [app] = self.apps.as_slice() else { return None };
+        let words: Vec<String> =
+            app.argv.iter().map(|word| word.to_string_lossy().replace('_', "-")).collect();
+        // A shell's script is one word.
+        let all = || words.iter().flat_map(|word| word.split_whitespace());
+        let has =
+            |names: &[&str]| all().any(|word| names.iter().any(|name| word.starts_with(name)));
+        let base = |word: &str| word.rsplit('/').next().unwrap_or_default().to_owned();
+        let is_shell = || all().next().is_some_and(|word| SHELLS.contains(&&*base(word)));
+        let (name, instead) = match self.options.starter(0) {
+            _ if has(NAMING) => return None,
+            None if is_shell() && all().any(|word| base(word) == "torchrun") => (
+                "torchrun within a shell",
+                "start it by rlaunch, or give it `--nnodes {{nodes}} --node-rank {{node.index}} \
+                 --master-addr {{master.addr}} --master-port {{master.port}}`",
+            ),
+            Some(Starter { name, kind: StarterKind::Launcher })
+                if name == "deepspeed" || has(&["--num-proc", "--multi-gpu"]) =>
+            {
+                (name, "start the script itself, as in `rlaunch -H a:2,b:2 python3 train.py`")
+            }
+            _ => return None,
+        };
+        Some(Message::Hint(format!("{name} does not learn of the other hosts: {instead}")))
     }
 
     /// Returns the shape of the tree for this number of nodes, with the value of `--radix` if given.
