@@ -99,22 +99,22 @@ fn stand_ins_of_vllm_and_sglang_meet_as_the_page_says() {
 fn by_mpirun(line: &str, train: &str) {
     let field = Field::new();
     let _copy = field.scratch(&["a"], "/tmp/dist");
-    let _work = field.scratch(&HOSTS, "/tmp/work");
+    let _work = field.scratch(&HOSTS, "/tmp/train");
     let _launcher = make_launcher(&field, "a", Account::Root);
     for host in ["a", "b"] {
         field
             .lab
-            .write_file(host, Path::new("/tmp/work/train.py"), train.as_bytes(), 0o644)
+            .write_file(host, Path::new("/tmp/train/train.py"), train.as_bytes(), 0o644)
             .unwrap();
     }
     field
         .lab
-        .write_file("a", Path::new("/tmp/work/hosts"), b"a slots=2\nb slots=2\n", 0o644)
+        .write_file("a", Path::new("/tmp/train/hosts"), b"a slots=2\nb slots=2\n", 0o644)
         .unwrap();
     let starters = Path::new(python::STARTERS).parent().unwrap().display();
     let line = lines_of("torch").into_iter().find(|known| known.starts_with(line)).unwrap();
     let script = format!(
-        "ln -s rlaunch /tmp/dist/mpirun && cd /tmp/work && export PATH=/tmp/dist:{starters}:{PATH}\n\
+        "ln -s rlaunch /tmp/dist/mpirun && cd /tmp/train && export PATH=/tmp/dist:{starters}:{PATH}\n\
          {line} 2>&1; echo \"ended with $?\""
     );
     let said = field.on("a", &script);

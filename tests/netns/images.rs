@@ -413,9 +413,9 @@ fn a_job_in_containers_is_asked_like_others() {
         let name = engine.name();
         let job = format!("by-{name}");
         let words = format!(
-            "-H a,b --engine {name} --image {BARE} {PROGRAMS} --volume /tmp/field:/work:ro --job-name {job}"
+            "-H a,b --engine {name} --image {BARE} {PROGRAMS} --volume /tmp/field:/srv:ro --job-name {job}"
         );
-        let run = state.rlaunch(&field, &words).args(["python3", "/work/train.py"]);
+        let run = state.rlaunch(&field, &words).args(["python3", "/srv/train.py"]);
         let mut running = run.spawn();
         running.wait_for_stderr(" stops at train.py:3 in step: rlaunch attach ", 2);
         let verb = |words: &str| state.rlaunch(&field, words);
@@ -480,9 +480,9 @@ fn mpi_ranks_and_the_communicator_of_two_hosts_meet_in_containers() {
         assert!(tar.wait().unwrap().success());
     }
     let _program = field.files(&hosts, "/tmp/field/program.py", MPI_PROGRAM, 0o644);
-    let words = format!("-H a:2,b:2 --image {MPI} --volume /tmp/field:/work:ro");
+    let words = format!("-H a:2,b:2 --image {MPI} --volume /tmp/field:/srv:ro");
     let run = field.rlaunch(&words).within(crate::mpi::PATIENCE);
-    let ran = run.args(["python3", "/work/program.py", "all", "65536"]).spawn().finish_first();
+    let ran = run.args(["python3", "/srv/program.py", "all", "65536"]).spawn().finish_first();
     assert!(ran.succeeded().out().starts_with("right on 4 ranks"), "{ran}");
     ran.keeps_quiet_about(&["expected 65536"]);
     let ran = field.rlaunch(&words).args(["python3", "-c", SUMS]).spawn().finish_first();

@@ -255,13 +255,15 @@ impl Carrier {
 
     /// Tells whether these options make it run its program in another directory.
     fn changes_directory(&self, options: &[&OsStr]) -> bool {
-        const BY: &str = "-C --chdir --directory --cwd";
-        // `-C` of numactl is something else.
-        matches!(self.words, ["env"] | [_, "run"])
-            && options.iter().any(|word| {
-                let word = word.to_string_lossy();
-                BY.split(' ').any(|name| name == word.split('=').next().unwrap_or_default())
-            })
+        let by: &[&str] = match self.words {
+            ["env"] => &["-C", "--chdir"],
+            [_, "run"] => &["--directory", "--cwd"],
+            _ => return false,
+        };
+        options.iter().any(|word| {
+            let word = word.to_string_lossy();
+            by.contains(&word.split('=').next().unwrap_or_default())
+        })
     }
 
     /// Splits the words behind this program into its options and what it runs.
@@ -405,6 +407,7 @@ mod tests {
             ("uv run --with torch t.py", "t.py"),
             ("uv run -p 3.12 python -m pkg", "-m pkg"),
             ("uv run -m pkg", "-m pkg"),
+            ("uv run -C a=b t.py", "t.py"),
             ("python3 -mpkg.train -c x", "-m pkg.train"),
             ("python3 -um pkg.train", "-m pkg.train"),
             ("python3 -umtorch.distributed.run --nproc_per_node=2 t.py", "t.py"),

@@ -72,7 +72,7 @@ struct Patching<'a> {
 }
 
 impl<'a> Patching<'a> {
-    /// Checks that no file takes the place of a directory, nor a directory that of a file, which may be somebody's.
+    /// Checks that no file takes the place of a directory, nor a directory that of a file: ranks may have made it.
     fn check_places(&self) -> Result<(), PatchError> {
         for PatchEntry { path, put, .. } in &self.patch.entries {
             let seen = self.disk.look(path.as_bytes())?;
@@ -145,8 +145,8 @@ impl<'a> Patching<'a> {
         Ok(())
     }
 
-    /// Removes what is gone, if a copy has put it there and nobody has written to it since, and directories in which nothing
-    /// else is.
+    /// Removes what is gone, if a copy has put it there and it has not been written to since, and directories that are then
+    /// empty.
     fn remove(&self) -> Result<(), PatchError> {
         for path in self.patch.removed.iter().map(RelativePath::as_bytes) {
             let seen = self.disk.look(path)?.map(|seen| seen.meta.stamp());
@@ -261,7 +261,7 @@ fn is_directory(seen: &Seen) -> bool {
     seen.file_type == FileType::Directory
 }
 
-/// Tells whether a place has what was put there: somebody may have written to it since.
+/// Tells whether a place still has what was put there. Ranks may have written to it since.
 fn is_put(seen: &Seen, entry: &PatchEntry) -> bool {
     let is_it = match &entry.put {
         Put::Directory => is_directory(seen),

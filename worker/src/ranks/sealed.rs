@@ -66,8 +66,8 @@ impl SealedCopy {
         self.found
     }
 
-    /// Makes the copy what an encoded patch says, if nobody has changed it since it was found: other hosts may have taken
-    /// minutes to be reached.
+    /// Makes the copy what an encoded patch says, if it has not changed since it was found: other hosts may have taken minutes
+    /// to be reached.
     ///
     /// # Errors
     ///

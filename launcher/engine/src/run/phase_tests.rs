@@ -27,7 +27,7 @@ use tokio::time::{Instant, interval_at, timeout};
 
 /// Time in which any wait of rlaunch must have ended.
 const FOREVER: Duration = Duration::from_secs(3600);
-/// What copies of the working tree contained, and what they have to.
+/// Hashes of working trees: of the former one, which hosts have, and of the one to copy.
 const FORMER: [u8; 32] = [6; 32];
 const CONTENT: [u8; 32] = [7; 32];
 /// Size that the user gives the terminal.

@@ -303,7 +303,7 @@ impl Attempt {
     /// that is not known, or too much.
     pub(super) async fn patch(&mut self, former: [u8; 32]) -> Result<Option<Vec<u8>>, Failed> {
         if let Some((to_local, _)) = &mut self.local {
-            // As above.
+            // Fails if the program has ended, which is noticed as that.
             let _ = to_local.write_all(&line(&Report::Since { hash: Hash(former) })?);
         }
         self.reported(Reports::patch).await

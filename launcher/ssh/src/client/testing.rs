@@ -11,7 +11,7 @@ use russh::server::{self, Auth, ChannelOpenHandle, Session};
 use russh::{Channel, ChannelId, ChannelOpenFailure, Sig, client};
 use std::path::Path;
 
-/// What a server does when a client opens a session.
+/// Reaction of a server to a client that opens a session.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Answer {
     Accept,

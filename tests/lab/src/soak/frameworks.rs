@@ -246,7 +246,7 @@ impl Field<'_> {
     fn beside_own_way(&self, row: &Row, runs: u16) -> Result<Beside, LabError> {
         let mut beside = Beside::default();
         for round in 0..runs {
-            // Whoever is first in a round is second in the next: the first of all reads files that are in no cache.
+            // The order changes with each round: the first run of all reads files that are in no cache.
             for is_ours in [round % 2 == 0, round % 2 == 1] {
                 if is_ours {
                     beside.ours.push(self.row(row)?);
@@ -369,13 +369,13 @@ impl Field<'_> {
                     .find_map(|line| line.split_once(&format!("{word} "))?.1.parse::<f64>().ok());
                 if seconds.is_none() {
                     println!("{}", ended_as(status, &job));
-                    // What is left of it hinders those that follow.
+                    // Its processes would hinder the runs that follow.
                     self.lab.clear()?;
                 }
                 times[which].push(seconds);
             }
         }
-        // What torchrun alone leaves is not rlaunch's.
+        // Leftovers of torchrun alone are not rlaunch's.
         self.clear()?;
         let [ours, own] = &times;
         let ratios = ours.ratios_to(own);

@@ -295,7 +295,7 @@ impl Steps {
         Ok(Some((reader, step.status.clone())))
     }
 
-    /// Waits for the end of the step, once nobody reads the streams of its tasks.
+    /// Waits for the end of the step, once the streams of its tasks have no reader.
     pub(super) async fn end(self) {
         let shared = self.shared.into_inner().unwrap_or_else(PoisonError::into_inner);
         let Some(SharedStep { waiting, reading, .. }) = shared else { return };

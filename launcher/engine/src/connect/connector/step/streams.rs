@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 pub(in crate::connect::connector) const TASK_LINE: &str = "rlaunch-install task ";
 /// Maximum number of lines of each [`Kind`] that wait to be read in the stream of a task.
 const UNREAD_LINES: usize = 64;
-/// Time limit for the last output of srun, once nobody reads the streams of its tasks.
+/// Time limit for the last output of srun, once the streams of its tasks have no reader.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Maximum length of a line, in bytes. Longer ones are cut.
 const MAX_LINE: usize = 16 << 10;

@@ -268,12 +268,12 @@ fn options_have_the_words_of_docker_run() {
         own_words("docker", &options),
         "-v HOME/.cache/hf:/root/.cache/hf -v /data:/data:ro --device /dev/fuse --shm-size 16g --user 1000:1000"
     );
-    let directory = Volume::of_directory("/usr", "/work");
+    let directory = Volume::of_directory("/usr", "/srv");
     let options = RunOptions { directory, ..PLAIN.clone() };
-    assert_eq!(own_words("docker", &options), "-v /usr:/work -w /work");
+    assert_eq!(own_words("docker", &options), "-v /usr:/srv -w /srv");
     // The user may mount something there himself.
-    let options = RunOptions { volumes: vec![volume("/data:/work/:ro")], ..options };
-    assert_eq!(own_words("docker", &options), "-w /work -v /data:/work/:ro");
+    let options = RunOptions { volumes: vec![volume("/data:/srv/:ro")], ..options };
+    assert_eq!(own_words("docker", &options), "-w /srv -v /data:/srv/:ro");
     for (gpus, docker, podman) in [
         ("2", "--gpus 2", "--device nvidia.com/gpu=0 --device nvidia.com/gpu=1"),
         ("none", "", ""),
