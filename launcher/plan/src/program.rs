@@ -16,14 +16,22 @@ pub struct Starter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StarterKind {
     /// torchrun, which takes its place among the hosts from `PET_*`.
-    Torchrun {
-        /// Whether its words say that each host is a job of its own.
-        is_alone: bool,
-    },
+    Torchrun(Nodes),
     /// Launcher of ranks that finds its place in other ways.
     Launcher,
     /// Server, or worker of a cluster: what it runs is no rank of this job.
     Service,
+}
+
+/// Nodes that meet, as far as the words of torchrun say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nodes {
+    /// Each host is a job of its own.
+    Alone,
+    /// As many as it is told from outside.
+    Untold,
+    /// From the first number to the second.
+    Told(u32, u32),
 }
 
 impl Starter {
@@ -113,7 +121,7 @@ const ALL: &[Carrier] = &[
     carrier(&["python"], WithValue("-W -X --check-hash-based-pycs"), Python),
     carrier(&["bash"], WithValue("-o +o -O +O --rcfile --init-file"), Shell),
     carrier(&["sh"], WithValue("-o +o"), Shell),
-    starter(&["torchrun"], Flags(OF_TORCHRUN), Python, StarterKind::Torchrun { is_alone: false }),
+    starter(&["torchrun"], Flags(OF_TORCHRUN), Python, StarterKind::Torchrun(Nodes::Untold)),
     starter(&["accelerate", "launch"], Flags(OF_ACCELERATE), Python, StarterKind::Launcher),
     starter(&["accelerate-launch"], Flags(OF_ACCELERATE), Python, StarterKind::Launcher),
     starter(&["deepspeed"], Flags(OF_DEEPSPEED), Python, StarterKind::Launcher),
@@ -247,7 +255,7 @@ impl Carrier {
     /// Returns what this program is if it starts processes itself. `options` are its words before what it runs.
     fn starter(&self, options: &[&OsStr]) -> Option<Starter> {
         let kind = match self.kind? {
-            StarterKind::Torchrun { .. } => StarterKind::Torchrun { is_alone: is_alone(options) },
+            StarterKind::Torchrun(_) => StarterKind::Torchrun(nodes(options)),
             kind => kind,
         };
         Some(Starter { name: self.words.first().copied().unwrap_or_default(), kind })
@@ -352,8 +360,8 @@ fn module_flag(word: &OsStr) -> Option<&OsStr> {
     Some(OsStr::from_bytes(flags[at..].strip_prefix(b"m")?))
 }
 
-/// Tells whether torchrun's options make each host a job of its own. It takes the beginning of an option's name for it.
-fn is_alone(options: &[&OsStr]) -> bool {
+/// Returns the nodes that torchrun's options name. It takes the beginning of an option's name for it.
+fn nodes(options: &[&OsStr]) -> Nodes {
     let words: Vec<String> =
         options.iter().map(|word| word.to_string_lossy().replace('_', "-")).collect();
     let value = |name: &str, shortest: usize| {
@@ -365,12 +373,21 @@ fn is_alone(options: &[&OsStr]) -> bool {
         })
     };
     let nodes = value("--nnodes", "--nn".len());
+    let told = nodes.and_then(|nodes| {
+        let (least, most) = nodes.split_once(':').unwrap_or((nodes, nodes));
+        Some((least.parse().ok()?, most.parse().ok()?))
+    });
     let meets_itself = |endpoint: &str| {
         ["localhost", "127.", "[::1]", "::1"].iter().any(|own| endpoint.starts_with(own))
     };
-    value("--standalone", "--stan".len()).is_some()
-        || nodes.is_some_and(|nodes| nodes == "1" || nodes == "1:1")
-        || nodes.is_none() && value("--rdzv-endpoint", "--rdzv-e".len()).is_some_and(meets_itself)
+    let is_alone = value("--standalone", "--stan".len()).is_some()
+        || nodes.is_none() && value("--rdzv-endpoint", "--rdzv-e".len()).is_some_and(meets_itself);
+    match told {
+        _ if is_alone => Nodes::Alone,
+        Some((1, 1)) => Nodes::Alone,
+        Some((least, most)) => Nodes::Told(least, most),
+        None => Nodes::Untold,
+    }
 }
 
 #[cfg(test)]
@@ -440,26 +457,34 @@ mod tests {
 
     #[test]
     fn programs_that_start_processes_are_known() {
-        let torchrun = |is_alone| Some(("torchrun", StarterKind::Torchrun { is_alone }));
+        let torchrun = |nodes| Some(("torchrun", StarterKind::Torchrun(nodes)));
         for (line, expected) in [
-            ("torchrun --nproc-per-node 8 train.py", torchrun(false)),
-            ("/venv/bin/torchrun --nnodes 2 train.py --standalone", torchrun(false)),
-            ("torchrun --standalone train.py", torchrun(true)),
-            ("torchrun --nnodes=1 train.py", torchrun(true)),
-            ("torchrun --nnodes 1:1 train.py", torchrun(true)),
-            ("torchrun --nnode=1 train.py", torchrun(true)),
-            ("torchrun --nnode 2 train.py", torchrun(false)),
-            ("torchrun --signals-to-handle SIGTERM,SIGUSR1 --standalone t.py", torchrun(true)),
-            ("torchrun --rdzv_backend c10d --rdzv_endpoint=localhost:0 t.py", torchrun(true)),
-            ("torchrun --nnodes 2 --rdzv_endpoint localhost:0 t.py", torchrun(false)),
-            ("torchrun --rdzv_endpoint a:29400 t.py", torchrun(false)),
-            ("conda run -n env torchrun x.py", torchrun(false)),
-            ("timeout 3600 torchrun x.py", torchrun(false)),
-            ("numactl --interleave all torchrun x.py", torchrun(false)),
-            ("python3 -mtorch.distributed.run x.py", torchrun(false)),
+            ("torchrun --nproc-per-node 8 train.py", torchrun(Nodes::Untold)),
+            ("/venv/bin/torchrun --nnodes 2 train.py --standalone", torchrun(Nodes::Told(2, 2))),
+            ("torchrun --standalone train.py", torchrun(Nodes::Alone)),
+            ("torchrun --nnodes=1 train.py", torchrun(Nodes::Alone)),
+            ("torchrun --nnodes 1:4 train.py", torchrun(Nodes::Told(1, 4))),
+            ("torchrun --nnodes {{nodes}} train.py", torchrun(Nodes::Untold)),
+            ("torchrun --nnodes 1:1 train.py", torchrun(Nodes::Alone)),
+            ("torchrun --nnode=1 train.py", torchrun(Nodes::Alone)),
+            ("torchrun --nnode 2 train.py", torchrun(Nodes::Told(2, 2))),
+            (
+                "torchrun --signals-to-handle SIGTERM,SIGUSR1 --standalone t.py",
+                torchrun(Nodes::Alone),
+            ),
+            (
+                "torchrun --rdzv_backend c10d --rdzv_endpoint=localhost:0 t.py",
+                torchrun(Nodes::Alone),
+            ),
+            ("torchrun --nnodes 2 --rdzv_endpoint localhost:0 t.py", torchrun(Nodes::Told(2, 2))),
+            ("torchrun --rdzv_endpoint a:29400 t.py", torchrun(Nodes::Untold)),
+            ("conda run -n env torchrun x.py", torchrun(Nodes::Untold)),
+            ("timeout 3600 torchrun x.py", torchrun(Nodes::Untold)),
+            ("numactl --interleave all torchrun x.py", torchrun(Nodes::Untold)),
+            ("python3 -mtorch.distributed.run x.py", torchrun(Nodes::Untold)),
             ("accelerate-launch x.py", Some(("accelerate-launch", StarterKind::Launcher))),
-            ("python3 -u -m torch.distributed.run --nnodes 2 x.py", torchrun(false)),
-            ("uv run torchrun x.py", torchrun(false)),
+            ("python3 -u -m torch.distributed.run --nnodes 2 x.py", torchrun(Nodes::Told(2, 2))),
+            ("uv run torchrun x.py", torchrun(Nodes::Untold)),
             ("accelerate launch x.py", Some(("accelerate", StarterKind::Launcher))),
             (
                 "python -m accelerate.commands.launch x.py",

@@ -331,6 +331,10 @@ pub(super) fn hosts_apart(args: &JobArgs) -> Option<String> {
     if !matches!(option, "-H" | "--host" | "--hosts" | "-host" | "-hosts") {
         return None;
     }
+    // Who types `a,b` knows how hosts are joined.
+    if first.to_string_lossy().trim_end_matches(',').contains(',') {
+        return None;
+    }
     let is_program = |word: &OsString| is_program_here(word) || Path::new(word).exists();
     let at = args.command.argv.iter().position(is_program).filter(|at| *at > 0)?;
     // A script is no program if what stands before it is a misspelt interpreter: `-H a pyhton3 train.py`.
@@ -559,7 +563,10 @@ mod tests {
             let args = job(&format!("rlaunch {typed}"));
             assert_eq!(hint(&args).as_deref(), Some(&*expected), "{typed}");
         }
-        for other in ["-H h1 h2 h3", "-H h1 -q h2 sh", "-H h1 -- h2 sh", "-H h1 h2 -np 2 sh"] {
+        for other in [
+            "-H h1 h2 h3", "-H h1 -q h2 sh", "-H h1 -- h2 sh", "-H h1 h2 -np 2 sh",
+            "-H h1,h2 h3 sh",
+        ] {
             assert_eq!(hosts_apart(&job(&format!("rlaunch {other}"))), None, "{other}");
         }
     }

@@ -3,13 +3,13 @@
 
 use super::{ReservedPorts, Variable};
 use crate::options::{JobView, NamedPort, Options, RankPosition};
-use crate::program::{Starter, StarterKind};
+use crate::program::{Nodes, Starter, StarterKind};
 use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::id::Rank;
 
 /// Returns the ports at which further programs that are torchrun meet. The first has MASTER_PORT.
 pub fn ports(starters: &[Option<Starter>]) -> impl Iterator<Item = NamedPort> {
-    let is_torchrun = |starter: &Starter| matches!(starter.kind, StarterKind::Torchrun { .. });
+    let is_torchrun = |starter: &Starter| matches!(starter.kind, StarterKind::Torchrun(_));
     let further = starters.iter().enumerate().skip(1);
     let meeting = further.filter(move |(_, starter)| starter.as_ref().is_some_and(is_torchrun));
     meeting.map(|(app, _)| NamedPort { name: name_of(app), app })
@@ -30,7 +30,7 @@ pub(crate) fn variables(
     const WHY: &str = "torchrun takes the default of its option from it";
     let app = job.map.application_of(place.rank);
     let kind = options.starter(app).map(|starter| starter.kind);
-    if kind != Some(StarterKind::Torchrun { is_alone: false }) {
+    if !matches!(kind, Some(StarterKind::Torchrun(Nodes::Untold | Nodes::Told(..)))) {
         return Vec::new();
     }
     let is_its = |rank: &Rank| job.map.application_of(*rank) == app;

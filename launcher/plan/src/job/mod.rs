@@ -16,7 +16,7 @@ pub mod tag_pattern;
 use crate::hosts::{Host, SlotsBy, addresses};
 use crate::map::{MapBy, MapError, RankBy, RankMap};
 use crate::options::{HIDING_GPUS, Options, UserChoices};
-use crate::program::{Starter, StarterKind};
+use crate::program::{Nodes, Starter, StarterKind};
 use apps::AppSpec;
 use name::JobName;
 use options::{DryRun, OutputOptions, Restarts, Show, TimeoutReport, WatchOptions};
@@ -308,7 +308,7 @@ impl JobSpec {
     }
 
     /// Returns what the user should know about the job before it starts: programs of which hosts get one whatever their slots,
-    /// GPUs that this shell hides on all hosts, variables that TensorFlow lacks, and starters that would be alone.
+    /// GPUs that this shell hides on all hosts, variables that TensorFlow lacks, and starters that would be alone or wait for others.
     pub fn notes(&self, map: &RankMap) -> Vec<Message> {
         let mut notes: Vec<Message> = self.one_on_each_host(map).into_iter().collect();
         if !self.is_local {
@@ -320,6 +320,7 @@ impl JobSpec {
         if map.nodes.len() > 1 {
             notes.extend(self.learns_of_no_other_host());
         }
+        notes.extend((0..self.apps.len()).filter_map(|app| self.waits_for_others(app, map)));
         notes
     }
 
@@ -393,6 +394,21 @@ impl JobSpec {
             _ => return None,
         };
         Some(Message::Hint(format!("{name} does not learn of the other hosts: {instead}")))
+    }
+
+    /// Says that torchrun waits for another number of nodes than the job has.
+    fn waits_for_others(&self, app: usize, map: &RankMap) -> Option<Message> {
+        let Starter { name, kind } = self.options.starter(app)?;
+        let StarterKind::Torchrun(Nodes::Told(least, most)) = kind else { return None };
+        let ranks = map.nodes.iter().flat_map(|node| &node.ranks);
+        let found = ranks.filter(|rank| map.application_of(**rank) == app).count();
+        let told = if least == most { most.to_string() } else { format!("{least}:{most}") };
+        let is_right = (least as usize..=most as usize).contains(&found);
+        (!is_right).then(|| {
+            Message::Hint(format!(
+                "{name} is told of {told} nodes, and this job starts {found} of it: without --nnodes it learns the number"
+            ))
+        })
     }
 
     /// Returns the shape of the tree for this number of nodes, with the value of `--radix` if given.

@@ -276,7 +276,11 @@ pub fn environment<'a>() -> Environment<'a> {
             return escape_formatter(out, state, value);
         }
         let names: Vec<String> = value.try_iter()?.map(|name| name.to_string()).collect();
-        let detail = format!("it has several values; name one of them: {}", names.join(", "));
+        let detail = if names.is_empty() {
+            "it has a value for each name, as in port[\"NAME\"]".to_owned()
+        } else {
+            format!("it has several values; name one of them: {}", names.join(", "))
+        };
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, detail))
     });
     // Without this, the engine removes the newline at the end of a file.

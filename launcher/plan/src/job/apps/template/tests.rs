@@ -165,9 +165,10 @@ fn what_is_not_known_is_an_error_with_the_text() {
         );
         assert!(error(word).starts_with(&begin), "{}", error(word));
     }
-    for word in ["{{rank}}", "n{{ host }}", "{{app.srv}}", "{{app}}", "{{node}}", "{{port}}"] {
+    for word in ["{{rank}}", "n{{ host }}", "{{app.srv}}", "{{app}}", "{{node}}"] {
         assert!(error(word).contains("several values"), "{}", error(word));
     }
+    assert!(error("{{port}}").ends_with("a value for each name, as in port[\"NAME\"]"));
     let names = error("{{rank}}");
     assert!(["index", "local", "hcas"].iter().all(|name| names.contains(name)), "{names}");
     assert!(error("{{world_size | nope}}").contains("nope"));
