@@ -194,9 +194,9 @@ pub fn read(argv: &[OsString]) -> Program<'_> {
     let mut program = Program::default();
     let mut is_elsewhere = false;
     // Each step takes a word at least.
-    while let Some((carrier, behind)) = find(&words) {
+    while let Some((carrier, before, behind)) = find(&words) {
         let (options, found) = carrier.split(behind);
-        is_elsewhere |= carrier.changes_directory(options);
+        is_elsewhere |= carrier.changes_directory(before) || carrier.changes_directory(options);
         program.starter = program.starter.or_else(|| carrier.starter(options));
         match found {
             Found::Script(script) => {
@@ -224,18 +224,17 @@ pub fn read(argv: &[OsString]) -> Program<'_> {
     program
 }
 
-/// Finds the program that the first words name, with the words behind it.
-fn find<'a, 'b>(words: &'b [&'a OsStr]) -> Option<(&'static Carrier, &'b [&'a OsStr])> {
+/// Finds the program that the first words name, with the words up to its last name, as in `uv --quiet run`, and those behind.
+fn find<'a, 'b>(words: Words<'a, 'b>) -> Option<(&'static Carrier, Words<'a, 'b>, Words<'a, 'b>)> {
     let (first, rest) = words.split_first()?;
     let name = Path::new(first).file_name()?.to_str()?;
     let name = if is_python(name) { "python" } else { name };
-    let carrier = ALL.iter().find(|carrier| {
-        let (own, following) = carrier.words.split_first().unwrap_or((&"", &[]));
-        name == *own
-            && rest.len() >= following.len()
-            && rest.iter().zip(following).all(|(a, b)| **a == **b)
-    })?;
-    Some((carrier, rest.get(carrier.words.len() - 1..).unwrap_or_default()))
+    ALL.iter().find_map(|carrier| {
+        let (own, following) = carrier.words.split_first()?;
+        let at = if name == *own { carrier.after(following, rest)? } else { return None };
+        let (before, behind) = rest.split_at_checked(at)?;
+        Some((carrier, before, behind))
+    })
 }
 
 /// Tells whether a name is that of an interpreter of Python, such as `python3.11`.
@@ -244,10 +243,13 @@ fn is_python(name: &str) -> bool {
     version.is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || c == '.'))
 }
 
+/// Words of a command line.
+type Words<'a, 'b> = &'b [&'a OsStr];
+
 /// What was found behind the options of a program.
 enum Found<'a, 'b> {
     Script(Script<'a>),
-    Command(&'b [&'a OsStr]),
+    Command(Words<'a, 'b>),
     Nothing,
 }
 
@@ -259,6 +261,18 @@ impl Carrier {
             kind => kind,
         };
         Some(Starter { name: self.words.first().copied().unwrap_or_default(), kind })
+    }
+
+    /// Returns the number of words up to the last of its names, with the options between them; none if a name is missing.
+    fn after(&self, names: &[&str], words: &[&OsStr]) -> Option<usize> {
+        let mut at = 0;
+        for name in names {
+            while let Some(option) = words.get(at)?.to_str().filter(|word| word.starts_with('-')) {
+                at += if self.takes_next(option) { 2 } else { 1 };
+            }
+            (words.get(at)? == name).then(|| at += 1)?;
+        }
+        Some(at)
     }
 
     /// Tells whether these options make it run its program in another directory.
@@ -275,7 +289,7 @@ impl Carrier {
     }
 
     /// Splits the words behind this program into its options and what it runs.
-    fn split<'a, 'b>(&self, words: &'b [&'a OsStr]) -> (&'b [&'a OsStr], Found<'a, 'b>) {
+    fn split<'a, 'b>(&self, words: Words<'a, 'b>) -> (Words<'a, 'b>, Found<'a, 'b>) {
         let has_modules = self.behind == Python || self.words == ["uv", "run"];
         let is_python = self.behind == Python && self.kind.is_none();
         let (mut is_module, mut is_command) = (false, matches!(self.behind, Command | Word));
@@ -332,11 +346,11 @@ impl Carrier {
     /// Returns the word at this place as what the program runs, with the words before it.
     fn found<'a, 'b>(
         &self,
-        words: &'b [&'a OsStr],
+        words: Words<'a, 'b>,
         at: usize,
         is_module: bool,
         is_command: bool,
-    ) -> (&'b [&'a OsStr], Found<'a, 'b>) {
+    ) -> (Words<'a, 'b>, Found<'a, 'b>) {
         let (options, rest) = words.split_at(at.min(words.len()));
         let Some(&word) = rest.first() else { return (options, Found::Nothing) };
         let is_file = Path::new(word).extension().is_some_and(|extension| extension == "py");
@@ -425,6 +439,8 @@ mod tests {
             ("uv run -p 3.12 python -m pkg", "-m pkg"),
             ("uv run -m pkg", "-m pkg"),
             ("uv run -C a=b t.py", "t.py"),
+            ("uv -q --project p run t.py", "t.py"),
+            ("conda --no-plugins run -n env python t.py", "t.py"),
             ("python3 -mpkg.train -c x", "-m pkg.train"),
             ("python3 -um pkg.train", "-m pkg.train"),
             ("python3 -umtorch.distributed.run --nproc_per_node=2 t.py", "t.py"),
@@ -448,8 +464,8 @@ mod tests {
         }
         for none in [
             "python -c pass", "sh -c true", "./train.py", "python", "perl x", "python -m",
-            "env -C /d python3 t.py", "uv run --directory=d t.py", "uv sync x.py", "torchrun",
-            "accelerate config x.py", "ray start --head", "env", "",
+            "env -C /d python3 t.py", "uv run --directory=d t.py", "uv --directory d run t.py",
+            "uv sync x.py", "torchrun", "accelerate config x.py", "ray start --head", "env", "",
         ] {
             assert_eq!(script(none), None, "{none}");
         }
@@ -485,6 +501,7 @@ mod tests {
             ("accelerate-launch x.py", Some(("accelerate-launch", StarterKind::Launcher))),
             ("python3 -u -m torch.distributed.run --nnodes 2 x.py", torchrun(Nodes::Told(2, 2))),
             ("uv run torchrun x.py", torchrun(Nodes::Untold)),
+            ("uv --color never run torchrun x.py", torchrun(Nodes::Untold)),
             ("accelerate launch x.py", Some(("accelerate", StarterKind::Launcher))),
             (
                 "python -m accelerate.commands.launch x.py",
