@@ -89,8 +89,12 @@ fn is_thread_held(told: &Receiver<()>, thread: Pid) -> Option<bool> {
 
 /// Returns whether a thread of this process is in a sleep that no signal ends.
 fn is_asleep(thread: Pid) -> bool {
+    is_in_state(thread, 'D')
+}
+
+fn is_in_state(thread: Pid, expected: char) -> bool {
     let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('D'))
+    stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(expected))
 }
 
 /// Returns names of other processes that have a pipe open, by what their links to it say.
@@ -122,14 +126,21 @@ mod tests {
         let ((free, mut filled), (reader, writer)) = (io::pipe().unwrap(), io::pipe().unwrap());
         filled.write_all(b"x").unwrap();
         let (socket, mut far) = UnixStream::pair().unwrap();
+        let (started, copier) = channel();
         let copying = thread::spawn(move || {
+            started.send(gettid()).unwrap();
             // Its copy loop of files, pipes and sockets is splice(2).
             let (mut from, mut to) =
                 (File::from(OwnedFd::from(socket)), File::from(OwnedFd::from(writer)));
             io::copy(&mut from, &mut to)
         });
-        // The byte is in the pipe once the thread waits for more.
         far.write_all(b"y").unwrap();
+        let copier = copier.recv().unwrap();
+        // Once the byte is in the pipe, the thread waits for more, and nothing else.
+        poll(&mut [PollFd::new(reader.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).unwrap();
+        while !is_in_state(copier, 'S') {
+            thread::yield_now();
+        }
         let fds = |pipe: &io::PipeReader| pipe_at(pipe).unwrap();
         assert_eq!(first_held(vec![fds(&free), fds(&reader)]), Some(1));
         assert_eq!(first_held(vec![fds(&free)]), None);
