@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mod` | key files: their formats and their decryption; those of a job, with the passphrases that the user has given |
 //! | `certificate` | certificates of users and of hosts |
+//! | `short_number` | ECDSA keys that ssh-key does not read |
 //! | `identities` | the keys and certificates that a host is offered, in order |
 //!
 //! The content of a key file decides its format: OpenSSH, PKCS#1, PKCS#8 or SEC1, each plain or encrypted;
@@ -11,6 +12,7 @@
 
 pub mod certificate;
 pub(crate) mod identities;
+mod short_number;
 
 use crate::files::{self, Content};
 use crate::prompt::Prompter;
@@ -128,7 +130,7 @@ impl KeyFile {
             return parse_public(first);
         };
         match label {
-            "OPENSSH PRIVATE KEY" => match decode_secret_key(&clean, None) {
+            "OPENSSH PRIVATE KEY" => match decode(&clean, None) {
                 Err(keys::Error::KeyIsEncrypted) => {
                     let readable = PrivateKey::from_openssh(clean.trim_start()).ok();
                     let public = readable.map(|key| key.public_key().clone());
@@ -158,7 +160,17 @@ impl KeyFile {
 }
 
 fn parse_plain(text: &str) -> Result<KeyFile, KeyError> {
-    key_file_from(decode_secret_key(text, None))
+    key_file_from(decode(text, None))
+}
+
+/// Decodes a private key. Blocks for as long as the derivation from its passphrase takes.
+fn decode(text: &str, passphrase: Option<&str>) -> Result<PrivateKey, keys::Error> {
+    decode_secret_key(text, passphrase).or_else(|error| match error {
+        keys::Error::SshKey(ssh_key::Error::Encoding(_)) => {
+            short_number::decode(text, passphrase).ok_or(error)
+        }
+        other => Err(other),
+    })
 }
 
 fn key_file_from(decoded: Result<PrivateKey, keys::Error>) -> Result<KeyFile, KeyError> {
@@ -184,10 +196,10 @@ impl EncryptedKey {
     /// Decrypts the key. Blocks for as long as its key derivation takes, which may be seconds.
     pub fn decrypt(&self, passphrase: &str) -> Result<PrivateKey, KeyError> {
         let decoded = match &self.legacy {
-            None => decode_secret_key(&self.text, Some(passphrase)),
+            None => decode(&self.text, Some(passphrase)),
             Some(legacy) => {
                 let plain = legacy.decrypt(passphrase).ok_or(KeyError::WrongPassphrase)?;
-                decode_secret_key(&plain, None)
+                decode(&plain, None)
             }
         };
         decoded.map_err(|error| match error {

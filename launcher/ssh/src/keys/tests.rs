@@ -78,6 +78,46 @@ fn every_kind_in_every_format_that_ssh_keygen_writes() {
     assert_eq!(seen, 26);
 }
 
+/// Key for tests whose private number has 31 bytes, as OpenSSL writes it.
+const SHORT: &str = "-----BEGIN EC PRIVATE KEY-----
+MHcCAQEEIABq/UTm6dobTD15YgOaLf9NplRWWyDjf04TSDy1nh9BoAoGCCqGSM49
+AwEHoUQDQgAEJvYQ713750lj1NPCfjnkqDoHqRWeyWiRokb5DFhm/5GYKQHezyfh
+VNArZxL2chvqMFyfwuUbjTYV7N4tGnQnGg==
+-----END EC PRIVATE KEY-----
+";
+
+#[test]
+fn a_key_whose_private_number_is_short() {
+    let directory = tempfile::tempdir().unwrap();
+    let original = KeyFile::parse(SHORT).unwrap();
+    let ciphers = ["none", "aes256-ctr", "aes256-gcm@openssh.com", "aes128-cbc"];
+    for (number, cipher) in ciphers.into_iter().enumerate() {
+        let path = directory.path().join(number.to_string());
+        fs::write(&path, SHORT).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        let mut args = vec!["-q", "-p", "-P", "", "-a", "1", "-f", path.to_str().unwrap()];
+        if cipher == "none" {
+            args.extend(["-N", ""]);
+        } else {
+            args.extend(["-N", PASSPHRASE, "-Z", cipher]);
+        }
+        if !ran("ssh-keygen", &args) {
+            return;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("-----BEGIN OPENSSH PRIVATE KEY-----"), "{text}");
+        let public = opened_with(&path, cipher != "none");
+        assert_eq!(Some(public.key_data()), original.public().map(PublicKey::key_data), "{cipher}");
+    }
+    let KeyFile::Plain(key) = KeyFile::read(&directory.path().join("0")).unwrap() else {
+        panic!("it has no passphrase");
+    };
+    let KeyFile::Plain(original) = original else { panic!("it has no passphrase") };
+    assert!(key.key_data() == original.key_data());
+    let signature = key.sign("test", russh::keys::HashAlg::Sha256, b"text").unwrap();
+    key.public_key().verify("test", b"text", &signature).unwrap();
+}
+
 #[test]
 fn what_openssl_writes() {
     let directory = tempfile::tempdir().unwrap();
