@@ -3,9 +3,11 @@
 use super::container::{NamedContainer, append_command};
 use rlaunch_console::messages;
 use rlaunch_ssh::error::SshError;
+use rlaunch_ssh::keys::KeyError;
 use rlaunch_ssh::known_hosts::KnownHostsError;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use rlaunch_text::shell::quoted;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -44,8 +46,10 @@ pub(super) enum SetupError {
     Write { path: PathBuf, source: io::Error },
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("{} is not a private key", path.display())]
-    Key { path: PathBuf, source: russh::keys::Error },
+    #[error("cannot use {} as a private key", path.display())]
+    Key { path: PathBuf, source: KeyError },
+    #[error("{} has a passphrase, and no public key beside it", .0.display())]
+    NoPublicKey(PathBuf),
     #[error("cannot make a key")]
     MakeKey,
 }
@@ -94,6 +98,10 @@ impl SetupError {
                 container_hint(container, user, output, host)
             }
             SetupError::Key { .. } => Some("--key names another file".to_owned()),
+            SetupError::NoPublicKey(path) => {
+                let path = quoted(path.as_os_str());
+                Some(format!("write it: ssh-keygen -y -f {path} >{path}.pub"))
+            }
             SetupError::Write { .. } | SetupError::Read { .. } => {
                 Some("--key names a file elsewhere".to_owned())
             }

@@ -3,6 +3,7 @@
 use super::container::tilde;
 use super::error::SetupError;
 use ring::rand::SecureRandom;
+use rlaunch_ssh::keys::{KeyError, KeyFile};
 use russh::keys::ssh_key::private::Ed25519Keypair;
 use russh::keys::ssh_key::{LineEnding, private::KeypairData};
 use russh::keys::{PrivateKey, PublicKey};
@@ -103,17 +104,15 @@ fn read_public_key(path: &Path) -> Result<PublicKey, SetupError> {
     if let Ok(public) = PublicKey::read_openssh_file(public_path(path)) {
         return Ok(public);
     }
-    match russh::keys::load_secret_key(path, None) {
-        Ok(key) => Ok(key.public_key().clone()),
-        Err(source) => {
-            // OpenSSH's own format has the public half in clear even if the key has a passphrase.
-            let text = fs::read(path)
-                .map_err(|source| SetupError::Read { path: path.to_owned(), source })?;
-            let key = PrivateKey::from_openssh(&text);
-            let public = key.map(|key| key.public_key().clone());
-            public.map_err(|_| SetupError::Key { path: path.to_owned(), source })
-        }
-    }
+    let text = fs::read_to_string(path)
+        .map_err(|source| SetupError::Read { path: path.to_owned(), source })?;
+    let key = match KeyFile::parse(&text) {
+        Ok(KeyFile::Public(_)) => Err(KeyError::PublicOnly),
+        parsed => parsed,
+    };
+    let key = key.map_err(|source| SetupError::Key { path: path.to_owned(), source })?;
+    // OpenSSH's own format has the public half in clear even if the key has a passphrase.
+    key.public().cloned().ok_or_else(|| SetupError::NoPublicKey(path.to_owned()))
 }
 
 fn public_path(path: &Path) -> PathBuf {
@@ -197,6 +196,15 @@ mod tests {
         fs::remove_file(public_path(&path)).unwrap();
         let blob = KeyPair::find_or_make(path).unwrap().blob().unwrap();
         assert_eq!(line.split(' ').nth(1), Some(&*blob));
+        // Other formats have nothing in clear.
+        let path = home.path().join("pem");
+        let mut keygen = Command::new("ssh-keygen");
+        keygen.args(["-q", "-t", "rsa", "-b", "2048", "-m", "PEM", "-N", "secret", "-f"]);
+        assert!(keygen.arg(&path).status().unwrap().success());
+        fs::remove_file(public_path(&path)).unwrap();
+        let error = KeyPair::find_or_make(path.clone()).err().unwrap();
+        let line = format!("write it: ssh-keygen -y -f {0} >{0}.pub", path.display());
+        assert_eq!(error.hint("a"), Some(line), "{error}");
     }
 
     #[test]

@@ -150,7 +150,7 @@ impl KeyFile {
     }
 
     /// Returns the public half, if it is readable without a passphrase.
-    pub(crate) fn public(&self) -> Option<&PublicKey> {
+    pub fn public(&self) -> Option<&PublicKey> {
         match self {
             KeyFile::Plain(key) => Some(key.public_key()),
             KeyFile::Encrypted(locked) => locked.public.as_ref(),
