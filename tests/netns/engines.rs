@@ -20,13 +20,13 @@ const DAEMON: &str = r#"mkdir -p /tmp/engine/root /tmp/engine/bin
     # Docker passes GPUs on if its daemon finds this program, which NVIDIA's toolkit has.
     printf '#!/bin/sh\ncat >/dev/null\necho "$@" >>/tmp/engine/hooks\n' >/tmp/engine/bin/nvidia-container-runtime-hook
     chmod +x /tmp/engine/bin/nvidia-container-runtime-hook
-    # It makes a key in its directory, and hosts may not write there.
+    # At its first run, Docker makes a key in /etc/docker, and hosts may not write there.
     if [ -d /etc/docker ] && ! mountpoint -q /etc/docker; then mount -t tmpfs none /etc/docker; fi
     PATH=/tmp/engine/bin:$PATH dockerd --data-root /tmp/engine/root --exec-root /run/dockerd --pidfile /run/docker.pid \
         -H unix:///var/run/docker.sock --iptables=false --ip6tables=false --bridge=none --storage-driver=vfs \
         </dev/null >>/run/dockerd.log 2>&1 &
     daemon=$! n=0; until docker info >/dev/null 2>&1; do
-        kill -0 $daemon && [ $((n+=1)) -lt 300 ] || { cat /run/dockerd.log >&2; exit 1; }
+        kill -0 $daemon 2>/dev/null && [ $((n+=1)) -lt 300 ] || { cat /run/dockerd.log >&2; exit 1; }
         sleep 0.2
     done"#;
 
@@ -45,7 +45,7 @@ const PODMAN: &str = r#"mkdir -p /tmp/engine/etc
     printf '[containers]\ncgroups = "disabled"\n[engine]\ncgroup_manager = "cgroupfs"\n' \
         >/tmp/engine/etc/containers.conf
     mount --bind /tmp/engine/etc /etc/containers
-    # A short name is looked up with a lock below it.
+    # Podman looks up short names with a lock in /var/cache/containers, which it makes.
     mount -t tmpfs none /var/cache
     mkdir -p /run/cdi
     # As nvidia-ctk describes GPUs, but of devices that every host has.
@@ -96,14 +96,14 @@ impl Engine {
     fn end(self) -> String {
         let name = self.name();
         let stop = match self {
-            Engine::Docker => KILL,
+            Engine::Docker => &format!("{KILL}\numount -l /etc/docker"),
             Engine::Podman => "umount -l /etc/containers /var/cache",
         };
         format!(
             "set +e
             containers=$({name} ps -aq) && [ -z \"$containers\" ] || {name} rm -f $containers >/dev/null 2>&1
             {stop}
-            umount -R -l /run/dockerd /etc/docker /tmp/engine 2>/dev/null
+            umount -R -l /run/dockerd /tmp/engine 2>/dev/null
             rm -rf /root/.cache/rlaunch/.ran-* /tmp/engine /run/cdi /run/dockerd /run/docker.sock /run/dockerd.log /run/podman /run/libpod /run/crun
             true"
         )

@@ -39,11 +39,11 @@ fn torchrun_is_told_its_place_once_on_each_host() {
     let (ran, lines) = run(&format!("--npernode 2 {TORCHRUN} x.py"));
     assert_eq!(lines.len(), 4, "{ran}");
     ran.keeps_quiet_about(&["starts processes itself"]);
-    let said = "torchrun is told of 3 nodes, and this job starts 2 of it: without --nnodes";
+    let said = "torchrun expects 3 nodes, but this job starts 2: without --nnodes";
     field.rlaunch(&format!("-H a,b {TORCHRUN} --nnodes 3 x.py")).run().succeeded().says(&[said]);
     for nodes in ["2", "1:3", "{{nodes}}"] {
         let run = field.rlaunch("-H a,b").args([TORCHRUN, "--nnodes", nodes, "x.py"]);
-        run.run().succeeded().keeps_quiet_about(&["is told of"]);
+        run.run().succeeded().keeps_quiet_about(&["torchrun expects"]);
     }
     // Two of them are two jobs of torchrun.
     let line = format!("--no-tag -H a,b,c -np 1 {TORCHRUN} x.py : -np 2 {TORCHRUN} y.py");

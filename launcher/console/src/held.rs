@@ -136,9 +136,11 @@ mod tests {
         });
         far.write_all(b"y").unwrap();
         let copier = copier.recv().unwrap();
-        // Once the byte is in the pipe, the thread waits for more, and nothing else.
-        poll(&mut [PollFd::new(reader.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).unwrap();
+        // Once the byte is in the pipe, the thread waits for more, and for nothing else.
+        let mut filled = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut filled, 60_000_u16), Ok(1));
         while !is_in_state(copier, 'S') {
+            assert!(!copying.is_finished(), "the copy has ended");
             thread::yield_now();
         }
         let fds = |pipe: &io::PipeReader| pipe_at(pipe).unwrap();

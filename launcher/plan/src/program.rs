@@ -30,7 +30,7 @@ pub enum Nodes {
     Alone,
     /// As many as it is told from outside.
     Untold,
-    /// From the first number to the second.
+    /// From the first number to the second, all of which rlaunch starts.
     Told(u32, u32),
 }
 
@@ -113,10 +113,14 @@ const ALL: &[Carrier] = &[
     carrier(&["mamba", "run"], WithValue(OF_CONDA), Command),
     carrier(&["micromamba", "run"], WithValue(OF_CONDA), Command),
     carrier(&["pdm", "run"], WithValue("-p --project"), Command),
-    carrier(&["hatch", "run"], WithValue(""), Command),
-    carrier(&["poetry", "run"], WithValue(""), Command),
+    carrier(
+        &["hatch", "run"],
+        WithValue("-e --env -p --project --data-dir --cache-dir --config"),
+        Command,
+    ),
+    carrier(&["poetry", "run"], WithValue("-C --directory -P --project"), Command),
     carrier(&["pipenv", "run"], WithValue(""), Command),
-    carrier(&["pixi", "run"], WithValue("-e --environment --manifest-path"), Command),
+    carrier(&["pixi", "run"], WithValue("-e --environment --manifest-path --color"), Command),
     carrier(&["uv", "run"], WithValue(OF_UV), Command),
     carrier(&["python"], WithValue("-W -X --check-hash-based-pycs"), Python),
     carrier(&["bash"], WithValue("-o +o -O +O --rcfile --init-file"), Shell),
@@ -231,8 +235,10 @@ fn find<'a, 'b>(words: Words<'a, 'b>) -> Option<(&'static Carrier, Words<'a, 'b>
     let name = if is_python(name) { "python" } else { name };
     ALL.iter().find_map(|carrier| {
         let (own, following) = carrier.words.split_first()?;
-        let at = if name == *own { carrier.after(following, rest)? } else { return None };
-        let (before, behind) = rest.split_at_checked(at)?;
+        if name != *own {
+            return None;
+        }
+        let (before, behind) = rest.split_at(carrier.after(following, rest)?);
         Some((carrier, before, behind))
     })
 }
@@ -270,7 +276,10 @@ impl Carrier {
             while let Some(option) = words.get(at)?.to_str().filter(|word| word.starts_with('-')) {
                 at += if self.takes_next(option) { 2 } else { 1 };
             }
-            (words.get(at)? == name).then(|| at += 1)?;
+            if words.get(at)? != name {
+                return None;
+            }
+            at += 1;
         }
         Some(at)
     }
@@ -279,12 +288,14 @@ impl Carrier {
     fn changes_directory(&self, options: &[&OsStr]) -> bool {
         let by: &[&str] = match self.words {
             ["env"] => &["-C", "--chdir"],
+            ["poetry", _] => &["-C", "--directory"],
             [_, "run"] => &["--directory", "--cwd"],
             _ => return false,
         };
         options.iter().any(|word| {
             let word = word.to_string_lossy();
-            by.contains(&word.split('=').next().unwrap_or_default())
+            let is_short = word.starts_with("-C") && by.contains(&"-C");
+            is_short || by.contains(&word.split('=').next().unwrap_or_default())
         })
     }
 
@@ -379,7 +390,8 @@ fn nodes(options: &[&OsStr]) -> Nodes {
     let words: Vec<String> =
         options.iter().map(|word| word.to_string_lossy().replace('_', "-")).collect();
     let value = |name: &str, shortest: usize| {
-        words.iter().enumerate().find_map(|(at, word)| {
+        // The last one counts.
+        words.iter().enumerate().rev().find_map(|(at, word)| {
             let (option, value) = word.split_once('=').unwrap_or((word, ""));
             let is_it = option.len() >= shortest && name.starts_with(option);
             let next = || words.get(at + 1).map_or("", String::as_str);
@@ -394,13 +406,15 @@ fn nodes(options: &[&OsStr]) -> Nodes {
     let meets_itself = |endpoint: &str| {
         ["localhost", "127.", "[::1]", "::1"].iter().any(|own| endpoint.starts_with(own))
     };
-    let is_alone = value("--standalone", "--stan".len()).is_some()
-        || nodes.is_none() && value("--rdzv-endpoint", "--rdzv-e".len()).is_some_and(meets_itself);
+    let is_here = value("--rdzv-endpoint", "--rdzv-e".len()).is_some_and(meets_itself);
+    let is_alone = value("--standalone", "--stan".len()).is_some() || nodes.is_none() && is_here;
+    // One with a place of its own may be a part of something larger.
+    let has_place = value("--node-rank", "--nod".len()).is_some();
     match told {
         _ if is_alone => Nodes::Alone,
         Some((1, 1)) => Nodes::Alone,
-        Some((least, most)) => Nodes::Told(least, most),
-        None => Nodes::Untold,
+        Some((least, most)) if !is_here && !has_place => Nodes::Told(least, most),
+        _ => Nodes::Untold,
     }
 }
 
@@ -465,6 +479,7 @@ mod tests {
         for none in [
             "python -c pass", "sh -c true", "./train.py", "python", "perl x", "python -m",
             "env -C /d python3 t.py", "uv run --directory=d t.py", "uv --directory d run t.py",
+            "poetry -Cd run python t.py", "poetry run -C d python t.py", "env -C/d python3 t.py",
             "uv sync x.py", "torchrun", "accelerate config x.py", "ray start --head", "env", "",
         ] {
             assert_eq!(script(none), None, "{none}");
@@ -481,6 +496,10 @@ mod tests {
             ("torchrun --nnodes=1 train.py", torchrun(Nodes::Alone)),
             ("torchrun --nnodes 1:4 train.py", torchrun(Nodes::Told(1, 4))),
             ("torchrun --nnodes {{nodes}} train.py", torchrun(Nodes::Untold)),
+            ("torchrun --nnodes 4 --node_rank 2 train.py", torchrun(Nodes::Untold)),
+            ("torchrun --nnodes 4 --nnodes=2 train.py", torchrun(Nodes::Told(2, 2))),
+            ("poetry -P p run torchrun train.py", torchrun(Nodes::Untold)),
+            ("hatch -e test run torchrun train.py", torchrun(Nodes::Untold)),
             ("torchrun --nnodes 1:1 train.py", torchrun(Nodes::Alone)),
             ("torchrun --nnode=1 train.py", torchrun(Nodes::Alone)),
             ("torchrun --nnode 2 train.py", torchrun(Nodes::Told(2, 2))),
@@ -492,7 +511,7 @@ mod tests {
                 "torchrun --rdzv_backend c10d --rdzv_endpoint=localhost:0 t.py",
                 torchrun(Nodes::Alone),
             ),
-            ("torchrun --nnodes 2 --rdzv_endpoint localhost:0 t.py", torchrun(Nodes::Told(2, 2))),
+            ("torchrun --nnodes 2 --rdzv_endpoint localhost:0 t.py", torchrun(Nodes::Untold)),
             ("torchrun --rdzv_endpoint a:29400 t.py", torchrun(Nodes::Untold)),
             ("conda run -n env torchrun x.py", torchrun(Nodes::Untold)),
             ("timeout 3600 torchrun x.py", torchrun(Nodes::Untold)),

@@ -331,8 +331,8 @@ pub(super) fn hosts_apart(args: &JobArgs) -> Option<String> {
     if !matches!(option, "-H" | "--host" | "--hosts" | "-host" | "-hosts") {
         return None;
     }
-    // Who types `a,b` knows how hosts are joined.
-    if first.to_string_lossy().trim_end_matches(',').contains(',') {
+    // Someone who types `a,b` knows that commas join hosts, so the next word is none.
+    if is_whole_list(&first.to_string_lossy()) {
         return None;
     }
     let is_program = |word: &OsString| is_program_here(word) || Path::new(word).exists();
@@ -348,6 +348,12 @@ pub(super) fn hosts_apart(args: &JobArgs) -> Option<String> {
     hosts::parse(std::slice::from_ref(&hosts)).ok()?;
     let line = command_line(&[options, &[OsString::from(hosts)], program].concat());
     Some(format!("hosts are joined by commas: {line}"))
+}
+
+/// Tells whether a word lists several hosts, and does not end as if more were to follow.
+fn is_whole_list(word: &str) -> bool {
+    let outside = word.split(']').filter_map(|part| part.split('[').next());
+    !word.ends_with(',') && outside.flat_map(str::chars).any(|c| c == ',')
 }
 
 /// Returns a word without the commas around it, if it can be a host or a list of hosts.
@@ -557,6 +563,8 @@ mod tests {
     fn hosts_are_joined_by_commas() {
         for (typed, meant) in [
             ("-H h1 h2 h3 sh -c x", "-H h1,h2,h3 sh -c x"),
+            ("-H h1,h2, h3 sh -c x", "-H h1,h2,h3 sh -c x"),
+            ("-H n[1,3] n5 sh", "-H 'n[1,3],n5' sh"),
             ("-np 3 -H h1, h2:2, n[1-2] sh", "-np 3 -H 'h1,h2:2,n[1-2]' sh"),
         ] {
             let expected = format!("hosts are joined by commas: rlaunch {meant}");

@@ -308,7 +308,7 @@ impl JobSpec {
     }
 
     /// Returns what the user should know about the job before it starts: programs of which hosts get one whatever their slots,
-    /// GPUs that this shell hides on all hosts, variables that TensorFlow lacks, and starters that would be alone or wait for others.
+    /// GPUs that this shell hides on all hosts, variables that TensorFlow lacks, and starters that would be alone or count other nodes.
     pub fn notes(&self, map: &RankMap) -> Vec<Message> {
         let mut notes: Vec<Message> = self.one_on_each_host(map).into_iter().collect();
         if !self.is_local {
@@ -320,7 +320,7 @@ impl JobSpec {
         if map.nodes.len() > 1 {
             notes.extend(self.learns_of_no_other_host());
         }
-        notes.extend((0..self.apps.len()).filter_map(|app| self.waits_for_others(app, map)));
+        notes.extend((0..self.apps.len()).filter_map(|app| self.counts_other_nodes(app, map)));
         notes
     }
 
@@ -396,8 +396,8 @@ impl JobSpec {
         Some(Message::Hint(format!("{name} does not learn of the other hosts: {instead}")))
     }
 
-    /// Says that torchrun waits for another number of nodes than the job has.
-    fn waits_for_others(&self, app: usize, map: &RankMap) -> Option<Message> {
+    /// Says that `--nnodes` of torchrun is not the number of nodes that the job starts.
+    fn counts_other_nodes(&self, app: usize, map: &RankMap) -> Option<Message> {
         let Starter { name, kind } = self.options.starter(app)?;
         let StarterKind::Torchrun(Nodes::Told(least, most)) = kind else { return None };
         let ranks = map.nodes.iter().flat_map(|node| &node.ranks);
@@ -406,7 +406,7 @@ impl JobSpec {
         let is_right = (least as usize..=most as usize).contains(&found);
         (!is_right).then(|| {
             Message::Hint(format!(
-                "{name} is told of {told} nodes, and this job starts {found} of it: without --nnodes it learns the number"
+                "{name} expects {told} nodes, but this job starts {found}: without --nnodes, rlaunch tells it the number"
             ))
         })
     }

@@ -48,7 +48,9 @@ pub(super) enum SetupError {
     Read { path: PathBuf, source: io::Error },
     #[error("cannot use {} as a private key", path.display())]
     Key { path: PathBuf, source: KeyError },
-    #[error("{} has a passphrase, and no public key beside it", .0.display())]
+    #[error("{} is a public key", .0.display())]
+    PublicKey(PathBuf),
+    #[error("{} has a passphrase, and no public key that can be read beside it", .0.display())]
     NoPublicKey(PathBuf),
     #[error("cannot make a key")]
     MakeKey,
@@ -98,9 +100,15 @@ impl SetupError {
                 container_hint(container, user, output, host)
             }
             SetupError::Key { .. } => Some("--key names another file".to_owned()),
+            SetupError::PublicKey(_) => Some("--key names the private key".to_owned()),
             SetupError::NoPublicKey(path) => {
+                let is_putty = path.extension().is_some_and(|extension| extension == "ppk");
                 let path = quoted(path.as_os_str());
-                Some(format!("write it: ssh-keygen -y -f {path} >{path}.pub"))
+                Some(if is_putty {
+                    format!("write it: puttygen {path} -O public-openssh -o {path}.pub")
+                } else {
+                    format!("write it: ssh-keygen -y -f {path} >{path}.pub")
+                })
             }
             SetupError::Write { .. } | SetupError::Read { .. } => {
                 Some("--key names a file elsewhere".to_owned())

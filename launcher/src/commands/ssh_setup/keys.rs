@@ -3,7 +3,7 @@
 use super::container::tilde;
 use super::error::SetupError;
 use ring::rand::SecureRandom;
-use rlaunch_ssh::keys::{KeyError, KeyFile};
+use rlaunch_ssh::keys::KeyFile;
 use russh::keys::ssh_key::private::Ed25519Keypair;
 use russh::keys::ssh_key::{LineEnding, private::KeypairData};
 use russh::keys::{PrivateKey, PublicKey};
@@ -104,15 +104,12 @@ fn read_public_key(path: &Path) -> Result<PublicKey, SetupError> {
     if let Ok(public) = PublicKey::read_openssh_file(public_path(path)) {
         return Ok(public);
     }
-    let text = fs::read_to_string(path)
-        .map_err(|source| SetupError::Read { path: path.to_owned(), source })?;
-    let key = match KeyFile::parse(&text) {
-        Ok(KeyFile::Public(_)) => Err(KeyError::PublicOnly),
-        parsed => parsed,
-    };
-    let key = key.map_err(|source| SetupError::Key { path: path.to_owned(), source })?;
-    // OpenSSH's own format has the public half in clear even if the key has a passphrase.
-    key.public().cloned().ok_or_else(|| SetupError::NoPublicKey(path.to_owned()))
+    match KeyFile::read_exposed(path) {
+        Ok(KeyFile::Public(_)) => Err(SetupError::PublicKey(path.to_owned())),
+        // OpenSSH's own format has the public half in clear even if the key has a passphrase.
+        Ok(key) => key.public().cloned().ok_or_else(|| SetupError::NoPublicKey(path.to_owned())),
+        Err(source) => Err(SetupError::Key { path: path.to_owned(), source }),
+    }
 }
 
 fn public_path(path: &Path) -> PathBuf {
@@ -205,6 +202,14 @@ mod tests {
         let error = KeyPair::find_or_make(path.clone()).err().unwrap();
         let line = format!("write it: ssh-keygen -y -f {0} >{0}.pub", path.display());
         assert_eq!(error.hint("a"), Some(line), "{error}");
+        let public = home.path().join("public");
+        fs::write(
+            &public,
+            KeyPair::find_or_make(home.path().join("locked")).unwrap().line().unwrap(),
+        )
+        .unwrap();
+        let error = KeyPair::find_or_make(public).err().unwrap();
+        assert!(error.to_string().ends_with("public is a public key"), "{error}");
     }
 
     #[test]

@@ -26,6 +26,7 @@ use rlaunch_console::deadline::Deadline;
 use russh::keys::{self, PrivateKey, PublicKey, decode_secret_key, ssh_key};
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -92,6 +93,21 @@ impl KeyFile {
     ///
     /// [`KeyError::Missing`] if there is no file, [`KeyError::Exposed`] if it is refused.
     pub fn read(path: &Path) -> Result<KeyFile, KeyError> {
+        let (key, metadata) = KeyFile::open(path)?;
+        let ours = metadata.uid() == Uid::current().as_raw();
+        let exposed = ours && metadata.permissions().mode() & 0o077 != 0;
+        if exposed && !matches!(key, KeyFile::Public(_)) {
+            return Err(KeyError::Exposed(path.to_owned()));
+        }
+        Ok(key)
+    }
+
+    /// Reads a key file, also one that others may read.
+    pub fn read_exposed(path: &Path) -> Result<KeyFile, KeyError> {
+        KeyFile::open(path).map(|(key, _)| key)
+    }
+
+    fn open(path: &Path) -> Result<(KeyFile, Metadata), KeyError> {
         let Content { metadata, bytes } = files::read(path, LONGEST).map_err(|error| {
             if files::is_missing(&error) {
                 KeyError::Missing
@@ -101,12 +117,7 @@ impl KeyFile {
         })?;
         let text = std::str::from_utf8(&bytes);
         let key = KeyFile::parse(text.map_err(|error| KeyError::Broken(error.to_string()))?)?;
-        let ours = metadata.uid() == Uid::current().as_raw();
-        let exposed = ours && metadata.permissions().mode() & 0o077 != 0;
-        if exposed && !matches!(key, KeyFile::Public(_)) {
-            return Err(KeyError::Exposed(path.to_owned()));
-        }
-        Ok(key)
+        Ok((key, metadata))
     }
 
     /// Parses the content of a key file.
@@ -163,7 +174,8 @@ fn parse_plain(text: &str) -> Result<KeyFile, KeyError> {
     key_file_from(decode(text, None))
 }
 
-/// Decodes a private key. Blocks for as long as the derivation from its passphrase takes.
+/// Decodes a private key. Blocks for as long as the derivation from its passphrase takes, and twice as long if its number is
+/// short.
 fn decode(text: &str, passphrase: Option<&str>) -> Result<PrivateKey, keys::Error> {
     decode_secret_key(text, passphrase).or_else(|error| match error {
         keys::Error::SshKey(ssh_key::Error::Encoding(_)) => {

@@ -1,11 +1,11 @@
-//! ECDSA keys on P-256 whose private number has fewer than 32 bytes, as that of one key in 512 has. OpenSSH writes the number
-//! without zeros in front, and ssh-key, which reads all other keys, then finds the length invalid.
+//! ECDSA keys on P-256 whose private number takes fewer than 32 bytes, which is so for one key in 512. OpenSSH writes the
+//! number without zeros in front, and ssh-key, which reads all other keys, then finds the length invalid.
 
 use data_encoding::BASE64;
 use russh::keys::PrivateKey;
 use russh::keys::ssh_key::encoding::Decode;
 use russh::keys::ssh_key::private::EcdsaKeypair;
-use russh::keys::ssh_key::public::EcdsaPublicKey;
+use russh::keys::ssh_key::public::{EcdsaPublicKey, KeyData};
 use russh::keys::ssh_key::{Cipher, Kdf};
 use zeroize::Zeroizing;
 
@@ -13,20 +13,27 @@ use zeroize::Zeroizing;
 /// missing or wrong. Blocks for as long as the key derivation takes.
 pub(super) fn decode(text: &str, passphrase: Option<&str>) -> Option<PrivateKey> {
     let block = text.lines().skip_while(|line| *line != "-----BEGIN OPENSSH PRIVATE KEY-----");
-    let body = block.skip(1).take_while(|line| !line.starts_with("-----END "));
-    let body = Zeroizing::new(body.collect::<String>());
+    // A string that grows would leave pieces of the key behind.
+    let mut body = Zeroizing::new(String::with_capacity(text.len()));
+    block
+        .skip(1)
+        .take_while(|line| !line.starts_with("-----END "))
+        .for_each(|line| body.push_str(line));
     let bytes = Zeroizing::new(BASE64.decode(body.as_bytes()).ok()?);
     let mut rest = bytes.strip_prefix(b"openssh-key-v1\0")?;
     let (cipher, kdf) = (Cipher::decode(&mut rest).ok()?, Kdf::decode(&mut rest).ok()?);
-    let _number_of_keys = u32::decode(&mut rest).ok()?;
-    let _public = Vec::<u8>::decode(&mut rest).ok()?;
+    let keys = u32::decode(&mut rest).ok()?;
+    let public = Vec::<u8>::decode(&mut rest).ok()?;
+    let public = KeyData::decode(&mut &public[..]).ok()?;
     let mut private = Zeroizing::new(Vec::<u8>::decode(&mut rest).ok()?);
     if cipher.is_some() {
         let (key, iv) = kdf.derive_key_and_iv(cipher, passphrase?).ok()?;
-        // Some ciphers have a tag behind all else.
+        // Ciphers that authenticate have a tag after the private part.
         cipher.decrypt(&key, &iv, &mut private, rest.try_into().ok()).ok()?;
     }
-    decode_private(&private)
+    // Other ciphers do not notice if the public key in front is that of somebody else.
+    let is_its_own = |key: &PrivateKey| keys == 1 && *key.public_key().key_data() == public;
+    decode_private(&private).filter(is_its_own)
 }
 
 fn decode_private(mut rest: &[u8]) -> Option<PrivateKey> {
@@ -42,9 +49,10 @@ fn decode_private(mut rest: &[u8]) -> Option<PrivateKey> {
     };
     let number = Zeroizing::new(Vec::<u8>::decode(&mut rest).ok()?);
     let comment = String::decode(&mut rest).ok()?;
-    let mut padded = Zeroizing::new([0; 32]);
-    let zeros = padded.len().checked_sub(number.len())?;
-    padded[zeros..].copy_from_slice(&number);
-    let pair = EcdsaKeypair::NistP256 { public, private: (*padded).into() };
+    let is_padded = rest.iter().zip(1..=u8::MAX).all(|(byte, expected)| *byte == expected);
+    let mut whole = Zeroizing::new([0; 32]);
+    let zeros = whole.len().checked_sub(number.len()).filter(|_| is_padded)?;
+    whole[zeros..].copy_from_slice(&number);
+    let pair = EcdsaKeypair::NistP256 { public, private: (*whole).into() };
     PrivateKey::new(pair.into(), comment).ok()
 }

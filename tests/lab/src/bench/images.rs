@@ -27,7 +27,7 @@ const LARGE_BYTES: u64 = 200_000_000;
 /// with its process id.
 const DAEMON: &str = r#"set -e
     mkdir -p "$1" "$2"
-    # It makes a key in its directory, and hosts may not write there.
+    # At its first run, Docker makes a key in /etc/docker, and hosts may not write there.
     if [ -d /etc/docker ] && ! mountpoint -q /etc/docker; then mount -t tmpfs none /etc/docker; fi
     start() {
         dockerd --data-root "$1" --exec-root "$2" --pidfile "$4" -H "unix://$3" --iptables=false --ip6tables=false \
