@@ -99,10 +99,11 @@ fn ranks_have_the_grace_to_save_their_work() {
 fn a_signal_that_comes_twice_by_itself_leaves_the_grace() {
     let field = Field::new();
     let works = "trap 'sleep 1; echo saved; exit 0' TERM; echo up; sleep 1000 & wait";
-    for (signals, code) in [
-        ([Signal::SIGHUP, Signal::SIGHUP], 129),
-        ([Signal::SIGINT, Signal::SIGTERM], 130),
-        ([Signal::SIGINT, Signal::SIGINT], 130),
+    // Two different ones that wait at the same time have no order.
+    for (signals, codes) in [
+        ([Signal::SIGHUP, Signal::SIGHUP], &[129][..]),
+        ([Signal::SIGINT, Signal::SIGTERM], &[130, 143]),
+        ([Signal::SIGINT, Signal::SIGINT], &[130]),
     ] {
         let running = up(field.rlaunch("-H a,b,c"), works);
         let asked = Stopwatch::start();
@@ -110,7 +111,8 @@ fn a_signal_that_comes_twice_by_itself_leaves_the_grace() {
         let is_once = asked.total_elapsed() < Duration::from_millis(200);
         let ran = running.finish();
         // Where this process gets no processor between the two, they are two requests.
-        let saved = ran.ended_with(code).out().matches("saved\n").count();
+        let saved = ran.out().matches("saved\n").count();
+        assert!(codes.contains(&ran.code), "{signals:?}: {ran}");
         assert!(saved == 3 || !is_once, "{signals:?}: {ran}");
     }
 }

@@ -52,12 +52,13 @@ impl Debugger {
 
     /// Tells how the rank goes on after its debugger has closed the connection.
     pub(super) fn outcome(path: &Path, pid: Pid) -> FromSession {
-        if processes::is_exiting(pid) {
-            FromSession::Failed(SessionError::RankEnded)
-        } else if path.exists() {
-            FromSession::Detached
-        } else {
+        if !path.exists() {
+            // The program went on, maybe to its end already.
             FromSession::Ended(ExitStatus::Code(0))
+        } else if processes::is_exiting(pid) {
+            FromSession::Failed(SessionError::RankEnded)
+        } else {
+            FromSession::Detached
         }
     }
 }
@@ -98,6 +99,20 @@ fn connect_to_socket(directory: &Path, path: &Path) -> io::Result<UnixStream> {
 mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_program_that_went_on_is_told_from_one_that_was_killed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("debug-3-7.sock");
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        let pid = Pid::from_raw(ended.id().cast_signed());
+        ended.wait().unwrap();
+        assert_eq!(Debugger::outcome(&path, pid), FromSession::Ended(ExitStatus::Code(0)));
+        drop(UnixListener::bind(&path).unwrap());
+        let killed = FromSession::Failed(SessionError::RankEnded);
+        assert_eq!(Debugger::outcome(&path, pid), killed);
+        assert_eq!(Debugger::outcome(&path, Pid::this()), FromSession::Detached);
+    }
 
     #[tokio::test]
     async fn the_first_process_without_a_client_is_connected() {
