@@ -343,8 +343,10 @@ fn a_lost_agent_is_reaped_by_another_step() {
     let agents: Vec<String> = agents.map(|process| process.pid.to_string()).collect();
     assert_eq!(agents.len(), 2);
     // Slurm ends what is left of a task with TERM, which an agent that is stopped does not get any more.
-    for signal in ["-STOP", "-KILL"] {
-        assert!(Command::new("kill").arg(signal).args(&agents).status().unwrap().success());
+    // If one of the two is killed, the other may end with it, so that its kill fails.
+    for (signal, may_fail) in [("-STOP", false), ("-KILL", true)] {
+        let killed = Command::new("kill").arg(signal).args(&agents).status().unwrap();
+        assert!(killed.success() || may_fail, "{signal}");
     }
     let ended = running.finish_first();
     ended.ended_with(206);
