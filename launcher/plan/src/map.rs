@@ -308,6 +308,13 @@ impl RankMap {
         self.firsts.partition_point(|first| *first <= rank)
     }
 
+    /// Lists the ranks of a program, which follow each other. `index` is the program's number in the job, from 0.
+    pub fn ranks_of(&self, index: usize) -> impl Iterator<Item = Rank> + use<> {
+        let begin = |app: usize| self.firsts.get(app).map_or(self.world_size, |first| first.0);
+        let first = if index == 0 { 0 } else { begin(index - 1) };
+        (first..begin(index)).map(Rank)
+    }
+
     /// Returns the nodes on which a program has ranks. `index` is the program's number in the job, from 0.
     pub(crate) fn nodes_of(&self, index: usize) -> impl Iterator<Item = &MappedNode> {
         let is_its = move |rank: &Rank| self.application_of(*rank) == index;

@@ -28,7 +28,7 @@ pub enum StarterKind {
 pub enum Nodes {
     /// Each host is a job of its own.
     Alone,
-    /// As many as it is told from outside.
+    /// Their number is left to `PET_NNODES`.
     Untold,
     /// From the first number to the second, all of which rlaunch starts.
     Told(u32, u32),

@@ -447,7 +447,8 @@ pub fn program_lines(job: &JobSpec, map: Option<&RankMap>) -> String {
     let mut lines = host_lines(&job.hosts, map);
     for (index, app) in job.apps.iter().enumerate() {
         if job.apps.len() > 1 {
-            let ranks = map.map_or("?".to_owned(), |map| ranges(&ranks_of(map, index)));
+            let ranks =
+                map.map_or("?".to_owned(), |map| ranges(&map.ranks_of(index).collect::<Vec<_>>()));
             let name = app.name.as_deref().unwrap_or("-");
             lines.push(format!("application {} name={name} ranks={ranks}", index + 1));
         }
@@ -461,12 +462,6 @@ pub fn program_lines(job: &JobSpec, map: Option<&RankMap>) -> String {
         lines.push(format!("program {}", quoted_program(&app.argv)));
     }
     lines.into_iter().map(|line| line + "\n").collect()
-}
-
-/// Lists the ranks of one of several programs.
-fn ranks_of(map: &RankMap, application: usize) -> Vec<Rank> {
-    let all = (0..map.world_size).map(Rank);
-    all.filter(|rank| map.application_of(*rank) == application).collect()
 }
 
 /// Makes a line for each host, in the order in which hosts were given.

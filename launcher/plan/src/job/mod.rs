@@ -308,7 +308,8 @@ impl JobSpec {
     }
 
     /// Returns what the user should know about the job before it starts: programs of which hosts get one whatever their slots,
-    /// GPUs that this shell hides on all hosts, variables that TensorFlow lacks, and starters that would be alone or count other nodes.
+    /// GPUs that this shell hides on all hosts, variables that TensorFlow lacks, and starters that would be alone or count other
+    /// nodes.
     pub fn notes(&self, map: &RankMap) -> Vec<Message> {
         let mut notes: Vec<Message> = self.one_on_each_host(map).into_iter().collect();
         if !self.is_local {
@@ -400,8 +401,7 @@ impl JobSpec {
     fn counts_other_nodes(&self, app: usize, map: &RankMap) -> Option<Message> {
         let Starter { name, kind } = self.options.starter(app)?;
         let StarterKind::Torchrun(Nodes::Told(least, most)) = kind else { return None };
-        let ranks = map.nodes.iter().flat_map(|node| &node.ranks);
-        let found = ranks.filter(|rank| map.application_of(**rank) == app).count();
+        let found = map.ranks_of(app).count();
         let told = if least == most { most.to_string() } else { format!("{least}:{most}") };
         let is_right = (least as usize..=most as usize).contains(&found);
         (!is_right).then(|| {

@@ -31,7 +31,7 @@ pub(super) fn decode(text: &str, passphrase: Option<&str>) -> Option<PrivateKey>
         // Ciphers that authenticate have a tag after the private part.
         cipher.decrypt(&key, &iv, &mut private, rest.try_into().ok()).ok()?;
     }
-    // Other ciphers do not notice if the public key in front is that of somebody else.
+    // Only some ciphers authenticate, so the public key in front may be another one.
     let is_its_own = |key: &PrivateKey| keys == 1 && *key.public_key().key_data() == public;
     decode_private(&private).filter(is_its_own)
 }

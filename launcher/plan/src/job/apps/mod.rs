@@ -361,11 +361,9 @@ mod tests {
             let mut ranks: Vec<Rank> = map.nodes.iter().flat_map(|n| n.ranks.clone()).collect();
             ranks.sort_unstable();
             prop_assert_eq!(ranks, (0..map.world_size).map(Rank).collect::<Vec<_>>());
-            let counted = |index| {
-                (0..map.world_size).filter(|&r| map.application_of(Rank(r)) == index).count()
-            };
             for (index, app) in apps.iter().enumerate() {
-                prop_assert_eq!(Some(counted(index) as u32), app.ranks);
+                prop_assert_eq!(Some(map.ranks_of(index).count() as u32), app.ranks);
+                prop_assert!(map.ranks_of(index).all(|rank| map.application_of(rank) == index));
                 for rank in (0..map.world_size).map(Rank) {
                     if map.application_of(rank) == index && let Some(hosts) = &app.hosts {
                         let host = &map.node_of(rank).unwrap().host;

@@ -424,8 +424,7 @@ fn render(
         if compiled.is_empty() {
             continue;
         }
-        let ranks = (0..map.world_size).map(Rank).filter(|r| map.application_of(*r) == index);
-        for rank in ranks {
+        for rank in map.ranks_of(index) {
             let known =
                 JobContext { map, table, app: &named, master: &master, port: &addresses.ports };
             let Some(context) = context(known, rank) else { continue };
